@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """The package's calls, imported when they are asked for: torch takes seconds."""
+    """Return a public function, imported on first use: importing torch takes seconds."""
     calls = {
         "auto_attack": "evaluation.auto_attack",
         "evaluate": "evaluation.evaluate",

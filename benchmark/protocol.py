@@ -1,14 +1,14 @@
 """What is done to a row, from its weights to its Record: `python -m benchmark.protocol <stage> <track> [<row or study>]`.
 
-A row is a network with its recipe on a track (specs/rows.py). DVC sees two stages of it (pipeline/generate.py); each is
-some steps, a file of benchmark/steps each. A step's result is kept under its key: the code that it imports, its
-settings, and what it reads (steps/base.py). So a stage that runs again does again what changed: an edited attack is run on
-every row, and nothing is trained. A step that was killed goes on where it was (runtime/scratch.py).
+A row is a network with its recipe on a track (specs/rows.py). DVC sees two stages of a row (pipeline/generate.py); each
+stage is several steps, one file of benchmark/steps each. A step's result is kept under its key: the code that it imports,
+its settings, and what it reads (steps/base.py). So a stage that runs again repeats only the steps that changed: an edited
+attack runs on every row, and nothing is trained. A killed step resumes (runtime/scratch.py).
 
-Each step runs in a fork of its own, made before any image or label is read: the sandboxed processes that it forks in turn,
-which run the code of submissions, see nothing of the other steps. Steps run side by side where cores are free.
+Each step runs in a fork of its own, made before any image or label is read. Its sandboxed processes are forks of that fork,
+so they see nothing of other steps. Steps run side by side on free cores.
 
-A study is a grid of rows that no board lists, its networks. They are trained and measured in the same way, side by side.
+A study is a grid of networks that no board lists. They are trained and measured in the same way, side by side.
 """
 
 from __future__ import annotations
@@ -24,30 +24,28 @@ from benchmark.sandbox import forks
 from benchmark.specs.rows import Row, load_row
 from benchmark.steps.base import Step, import_slow
 
-# Each step of a row with the stage that it is part of. The evidence of a row is merged in this order.
+# Each step of a row with its stage. The evidence of a row is merged in this order.
 STEPS = {
     "train": "train",  # weights by the row's recipe, on training images alone
     "pretrained": "train",  # or weights that were trained elsewhere
-    "attack": "evaluate",  # attack-<suite>: each suite of the track, and the attacks brought against the row
-    "certify": "evaluate",  # l2 radii proven by the row's certificate, and the audit that tried to break them
-    "formula": "evaluate",  # what a paper's unsound formula would claim, beside it
+    "attack": "evaluate",  # attack-<suite>: each suite of the track, and attacks contributed against the row
+    "certify": "evaluate",  # l2 radii proven by the row's certificate, and the audit that tries to break them
+    "formula": "evaluate",  # what a paper's unsound formula would claim
     "reliability": "evaluate",  # whether the attacks can be trusted: probes of the model
     "smooth": "evaluate",  # the smoothed version, certified by sampling
     "pictures": "evaluate",  # what perturbations look like
     "corrupt": "evaluate",  # accuracy on corrupted copies
     "attention": "evaluate",  # what the attention does
-    "measure": "evaluate",  # what a study measures of one of its networks
-    "collect": "evaluate",  # all evidence held against itself (certified <= robust <= clean, by image), and the Record
+    "measure": "evaluate",  # a study's measures of one of its networks
+    "collect": "evaluate",  # checks certified <= robust <= clean for each image, and writes the Record
 }
 OF_NETWORKS = ("train", "measure")  # the steps of a study's networks
-CORES = "RVB_CORES"  # the variable that says how many cores rows share; one without it
+CORES = "RVB_CORES"  # the variable with the number of cores that rows share; 1 if it is not set
 
 
 @cache
 def load(name: str) -> type[Step]:
-    """The step that does `name`, such as attack-standard. Raises BenchmarkError: there is none; the near miss is
-    suggested.
-    """
+    """Return the step named `name`, such as attack-standard. Raise BenchmarkError for an unknown name, with the near miss."""
     kind, _, what = name.partition("-")
     step = importlib.import_module(f"benchmark.steps.{kind}").step if kind in STEPS else None
     if step is None or (what and not step.several):
@@ -56,7 +54,7 @@ def load(name: str) -> type[Step]:
 
 
 def plan(row: Row) -> list[Step]:
-    """The steps of a row, in order."""
+    """Return the steps of a row, in order."""
     steps: list[Step] = []
     for kind in map(load, OF_NETWORKS if row.network else STEPS):
         earlier = [step.folder for step in steps]
@@ -65,7 +63,7 @@ def plan(row: Row) -> list[Step]:
 
 
 def stages(row: Row) -> dict[str, list[Step]]:
-    """The steps of a row by the stage that they are part of, in the order in which stages can run."""
+    """Return the steps of a row by stage, in the order in which stages can run."""
     steps: dict[str, list[Step]] = {}
     for step in plan(row):
         steps.setdefault(STEPS[step.name.partition("-")[0]], []).append(step)
@@ -73,9 +71,7 @@ def stages(row: Row) -> dict[str, list[Step]]:
 
 
 def planned(row: Row, name: str) -> Step:
-    """One step of a row by name, such as attack-standard. Raises BenchmarkError: there is no such step, or it does not
-    apply to the row.
-    """
+    """Return one step of a row by name, such as attack-standard. Raise BenchmarkError if it is unknown or does not apply."""
     kind, steps = load(name), {step.name: step for step in plan(row)}
     if name not in steps:
         raise kind.refuse(row, name)
@@ -83,9 +79,9 @@ def planned(row: Row, name: str) -> Step:
 
 
 def do(steps: Sequence[Step], cores: int) -> Iterator[Step]:
-    """Do steps of one row or many, each in a fork, side by side where cores are free and none reads another's results.
+    """Do steps of one row or many, each in a fork; steps run side by side on free cores unless one reads another's results.
 
-    Yield each when it is done. What is done of a step that is killed stands in its scratch folder.
+    Yield each step when it is done. A killed step keeps its partial work in its scratch folder.
     """
     import_slow(steps)
     by_folder = {str(step.folder): step for step in steps}
@@ -99,21 +95,21 @@ def do(steps: Sequence[Step], cores: int) -> Iterator[Step]:
 
 
 def run(stage: str, track: str, subject: str = "") -> None:
-    """Do a stage of a row, or the data of a track, or a study; results that stand are kept."""
+    """Do a stage of a row, or the data of a track, or a study; up-to-date results are kept."""
     if stage == "data":
         importlib.import_module("benchmark.steps.data").execute(track)
     elif stage == "study":
         run_study(track, subject)
     else:
         row = load_row(track, subject)
-        known = stages(row)
-        if stage not in known:
-            raise BenchmarkError(f"{row.name} has no stage {stage!r}{near_miss(stage, known)}")
-        list(do(known[stage], _cores()))
+        steps = stages(row)
+        if stage not in steps:
+            raise BenchmarkError(f"{row.name} has no stage {stage!r}{near_miss(stage, steps)}")
+        list(do(steps[stage], _cores()))
 
 
 def _cores() -> int:
-    """How many cores the rows of this machine share. Raise BenchmarkError where the variable is no whole number."""
+    """Return how many cores the rows of this machine share. Raise BenchmarkError if the variable is no whole number."""
     text = os.environ.get(CORES, "1")
     if not text.isdecimal() or not int(text):
         raise BenchmarkError(f"{CORES} is {text!r}; give the number of cores that rows share, from 1 on")
@@ -121,8 +117,9 @@ def _cores() -> int:
 
 
 def run_study(track: str, study: str) -> None:
-    """Train and measure the networks of a study, as many at a time as there are cores; then write its table. Raises
-    BenchmarkError: a study that does not load, or networks, recipes or measures that do not fit; before any is trained.
+    """Train and measure the networks of a study, as many at a time as there are cores; then write its table.
+
+    Raise BenchmarkError before any training if the study does not load, or if networks, recipes or measures do not fit.
     """
     from benchmark.studies import building, grids, results
 

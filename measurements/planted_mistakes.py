@@ -192,7 +192,7 @@ asked again, rounding 100 times as large: ROUNDING.get(before.dtype, 0.0) * => 1
 [keys] tests/runtime/test_code.py
 an edited file is not seen: path.as_posix().encode() + content => path.as_posix().encode()
 [keys] tests/steps/test_base.py
-code that changed while a step ran: != inputs or now != inputs["code"] => != inputs
+code that changed while a step ran: != inputs or digests != inputs["code"] => != inputs
 [keys] tests/steps/test_base.py -k touched
 a result that was touched is kept: files.sha256_file(folder / name) == digest => True
 [files] tests/runtime/test_errors.py

@@ -24,7 +24,7 @@ settings.register_profile("nightly", deadline=None)
 
 
 def pytest_report_header() -> str:
-    """The arithmetic of this run: in another than portable, tests of exact bytes may fail."""
+    """Report the arithmetic of this run: in any other than portable, tests of exact bytes may fail."""
     why = (
         f", since a pytest plugin imported {' and '.join(EARLY)} first; tests of exact bytes may fail" if EARLY else ""
     )
@@ -39,7 +39,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def _in_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code's paths are relative to the repository's root."""
+    """Change to the repository's root: the code's paths are relative to it."""
     monkeypatch.chdir(ROOT)
 
 
@@ -51,7 +51,9 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with two submissions, one hardly trained, run side by side to the end. Not to be changed: see `built`."""
+    """Return a project with two submissions, one hardly trained, run side by side to the end. Not to be changed: see
+    `built`.
+    """
 
     def build(root: Path) -> Project:
         project = Project.new(root)
@@ -65,13 +67,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def built(finished: Project, tmp_path: Path) -> Project:
-    """A copy of the finished project."""
+    """Return a copy of the finished project."""
     return finished.copy(tmp_path / "built")
 
 
 @pytest.fixture(scope="session")
 def linear_trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with a trained row of a linear model, and its suite `papers`. Not to be changed: see `linear_row`."""
+    """Return a project with a trained row of a linear model, and its suite `papers`. Not to be changed: see `linear_row`."""
     import tiny_linear_row  # imports torch, which reads OMP_NUM_THREADS
 
     return built_once(tmp_path_factory, "linear", tiny_linear_row.trained)
@@ -79,7 +81,7 @@ def linear_trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def linear_row(linear_trained: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A copy of it, as working directory; what the probes break does not count, so that the attacks' share is seen."""
+    """Change to a copy of it. What the probes break does not count, so that the attacks' share is seen."""
     project = linear_trained.copy(tmp_path / "row")
     monkeypatch.chdir(project.root)
     monkeypatch.setattr("benchmark.evaluation.evidence.probed", lambda _: {})

@@ -1,4 +1,4 @@
-"""What a step cost: seconds of wall, of cores and of GPUs, with the memory that it held there."""
+"""The cost of a step: seconds of wall time, cores and GPUs, and GPU memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import psutil
 
 from benchmark.runtime import files
 
-BLOCKS = "blocks"  # the folder, in a step's scratch folder, of what speaks of some images each
+BLOCKS = "blocks"  # in a step's scratch folder, the folder of files about some images each
 
 
 class Clock:
-    """What a step cost, over all the runs it needed; kept in its scratch folder until it is done.
+    """The cost of a step over all runs that it needed, kept in its scratch folder until it is done.
 
-    Written beside the results and never into them, since no two runs take the same time.
+    Costs are written beside the results, never into them, since no two runs take the same time.
     """
 
     def __init__(self, scratch: Path) -> None:
@@ -29,14 +29,14 @@ class Clock:
         self._memory = 0
 
     def memory(self, held: int) -> None:
-        """Note bytes of a GPU that the step held at a time."""
+        """Note GPU memory of the step, in bytes; the peak is kept."""
         self._memory = max(self._memory, held)
 
     def cost(self, gpus: int = 0) -> dict[str, Any]:
-        """Return seconds of wall and of all its processes' cores.
+        """Return seconds of wall time and of the cores of all its processes.
 
-        Where it computes on `gpus` GPUs also `device_seconds`, the wall's times their number, and `device_memory`, the bytes
-        held at most. `cost_seconds` are those of the devices that computed: of GPUs, else of cores.
+        For a step on `gpus` GPUs also `device_seconds`, wall time multiplied by their number, and `device_memory`,
+        the peak in bytes. `cost_seconds` are those of the devices that computed: GPUs, else cores.
         """
         own: dict[str, Any] = self._own()
         if gpus:
@@ -49,12 +49,12 @@ class Clock:
         return {key: self._before.get(key, 0.0) + much for key, much in passed.items()}
 
     def lap(self) -> None:
-        """Keep the time so far in case this process is killed."""
+        """Save the time so far, in case this process is killed."""
         files.write_json(self._path, self._own())
 
 
 def core_seconds() -> float:
-    """Return the seconds that cores spent on this process and on those that it has started, ended or not."""
+    """Return the core seconds of this process and of its children, ended or not."""
     seconds = sum(psutil.Process().cpu_times()[:4])  # with those that have ended
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
@@ -63,5 +63,5 @@ def core_seconds() -> float:
 
 
 def device_cost(seconds: Mapping[str, Any]) -> float:
-    """Return what a step cost (`Clock.cost`); seconds of wall where it was measured before cores were counted."""
+    """Return the cost of a step (`Clock.cost`); wall seconds for times measured before cores were counted."""
     return seconds.get("cost_seconds", seconds["wall_seconds"])

@@ -1,12 +1,11 @@
-"""Which project files a module really imports: a static walk of its import statements.
+"""The project files that a module really imports: a static walk of its import statements.
 
-The same closure makes the file on which DVC lets a stage depend, the key of its partial work and the sha256 of code in
-the Record, so the three cannot disagree. A test compares it with what a running stage has in `sys.modules`.
+The same closure gives the dependencies of a DVC stage, the key of partial work, and the Record's sha256 of code, so the
+three cannot disagree. A test compares it with the modules of a running stage.
 
-A file counts by its syntax tree: comments, docstrings and layout change no result, so they make nothing stale. A file
-that is no Python counts by its bytes. A submission's files are followed within its own folder; another's are refused.
-What a tree says is kept in `KEPT` by the sha256 of the parser and of the file's path and bytes: only an edited file is
-parsed again.
+A file is hashed by its syntax tree: comments, docstrings and layout change no result. Other files are hashed by their
+bytes. A submission's imports are followed within its own folder; another submission's files are refused. Parsed trees are
+cached in `KEPT` by the sha256 of the parser and of the file's path and bytes, so only an edited file is parsed again.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.paths import WORK
 
-LONGEST = 10_000  # bits of a number that Python writes in tens
+LONGEST = 10_000  # bits of a number that Python writes in decimal
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 PACKAGES = ("benchmark", "leaderboard", "autoattack")
 KEPT = WORK / "parsed.json"
@@ -32,9 +31,9 @@ Parsed = tuple[str, bool, list[tuple[int, str]]]
 
 
 def closure(*entries: Path) -> list[Path]:
-    """All files that `entries` import, directly or not, themselves included, in sorted order.
+    """Return all files that `entries` import, directly or not, and `entries` themselves, sorted.
 
-    A package's `__init__.py` counts only when it does something; a docstring alone cannot change a result.
+    A package's `__init__.py` counts only if it does something; a docstring alone cannot change a result.
     """
     seen: set[Path] = set()
     todo = list(entries)
@@ -42,9 +41,9 @@ def closure(*entries: Path) -> list[Path]:
         path = todo.pop()
         if path not in seen:
             if not path.is_file():
-                known = [other.stem for other in path.parent.glob("*.py")]
+                others = [other.stem for other in path.parent.glob("*.py")]
                 raise BenchmarkError(
-                    f"there is no {path}, which a track or a submission names{near_miss(path.stem, known)}"
+                    f"there is no {path}, which a track or a submission names{near_miss(path.stem, others)}"
                 )
             seen.add(path)
             todo += _imports(path, files.version(path))
@@ -52,24 +51,26 @@ def closure(*entries: Path) -> list[Path]:
 
 
 def digests(*entries: Path) -> dict[str, str]:
-    """sha256 of each file of the closure of `entries`, by path: of its syntax tree without docstrings, or of its bytes."""
+    """Return the sha256 of each file of the closure, by path: of its syntax tree without docstrings, or of its bytes."""
     return {path.as_posix(): _parsed(path, files.version(path))[0] for path in closure(*entries)}
 
 
 def combined(digests: Mapping[str, str]) -> str:
-    """One sha256 of many files' digests."""
+    """Return one sha256 of many files' digests."""
     return files.sha256_bytes(json.dumps(digests, sort_keys=True).encode())
 
 
 def to_keep() -> bytes:
-    """Return what `KEPT` should hold: what was parsed here and before, after its sha256; nothing where that grew too long."""
+    """Return the content of `KEPT`: a sha256, then everything parsed so far; nothing after the sha256 if that grew
+    too long.
+    """
     table = json.dumps(_kept() if len(_kept()) < 5_000 else {}).encode()
     return files.sha256_bytes(table).encode() + b"\n" + table
 
 
 @cache
 def _kept() -> dict[str, Parsed]:
-    """Return what was parsed, by sha256; nothing where `KEPT` is missing, damaged or not for a sandbox to read."""
+    """Return the cached trees by sha256; nothing if `KEPT` is missing, damaged or not readable in a sandbox."""
     with contextlib.suppress(OSError):
         seal, _, table = KEPT.read_bytes().partition(b"\n")
         return json.loads(table) if seal == files.sha256_bytes(table).encode() else {}
@@ -78,12 +79,12 @@ def _kept() -> dict[str, Parsed]:
 
 @cache
 def _parser() -> bytes:
-    """What parses: this code, and Python."""
+    """Return the identity of the parser: this code, and Python's version."""
     return Path(__file__).read_bytes() + sys.version.encode()
 
 
 def check(path: Path) -> None:
-    """Raise a BenchmarkError where a file is no Python, or nested too deeply for Python itself."""
+    """Raise BenchmarkError if a file is no Python, or nested too deeply for Python itself."""
     _parsed(path, files.version(path))
 
 
@@ -99,7 +100,7 @@ def _parsed(path: Path, _version: tuple[int, ...]) -> Parsed:
 
 
 def tree_of(path: Path, content: bytes) -> ast.Module:
-    """The syntax tree of a file. Raise a BenchmarkError where it is no Python, or nested too deeply for Python itself."""
+    """Return the syntax tree of a file. Raise BenchmarkError if it is no Python, or nested too deeply for Python itself."""
     try:
         return ast.parse(content, str(path))  # bytes: a file may name its encoding
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -115,9 +116,9 @@ def _parse(path: Path, content: bytes) -> Parsed:
 
 
 def _canonical(tree: ast.AST) -> str:
-    """A syntax tree in words that do not depend on Python's version: no place, no docstring, no empty field.
+    """Return a syntax tree as text that does not depend on Python's version: no places, docstrings or empty fields.
 
-    No recursion: the tree may be nested deeper than Python's calls may. Each word says how many parts follow.
+    Not recursive, since the tree may be nested deeper than Python's call stack. Each word says how many parts follow.
     """
     words: list[str] = []
     todo: list[object] = [tree]
@@ -145,44 +146,44 @@ def _is_text(node: ast.AST) -> bool:
 @cache
 def _imports(path: Path, version: tuple[int, ...]) -> list[Path]:
     home = _submission(path)
-    found: list[Path] = []
+    imported: list[Path] = []
     for line, name in _parsed(path, version)[2]:
         module = Path(name)
         if module.parts[0] in PACKAGES:
-            found += _files(module)
+            imported += _files(module)
         elif home and (inside := _within_submissions(module, path, home)):
             if inside.parts[0] != home.name:
                 raise BenchmarkError(
                     f"{path}, line {line}: imports {inside.parts[0]}, which is another submission; import "
                     "benchmark and files of its own folder alone, and copy what it needs of others"
                 )
-            found += [file for file in _files(home.parent / inside) if home in file.parents]
-    return found
+            imported += [file for file in _files(home.parent / inside) if home in file.parents]
+    return imported
 
 
 def _named(node: ast.Import | ast.ImportFrom, path: Path) -> list[Path]:
-    """What an import statement of the file `path` may name, as paths: benchmark.data is benchmark/data, and .layers of a
-    file stands beside it.
+    """Return the paths that an import statement of `path` may name: benchmark/data for benchmark.data, a neighbour
+    for .layers.
     """
     if isinstance(node, ast.Import):
         return [Path(*alias.name.split(".")) for alias in node.names]
     base = Path(*path.parts[: -node.level]) if node.level else Path()
     module = base.joinpath(*(node.module or "").split("."))
-    return [one for one in (module, *(module / alias.name for alias in node.names)) if one.parts]
+    return [path for path in (module, *(module / alias.name for alias in node.names)) if path.parts]
 
 
 def _submission(path: Path) -> Path | None:
-    """The folder of the submission that a file belongs to."""
+    """Return the folder of the submission that a file belongs to, or None."""
     return next((folder for folder in path.parents if (folder / "submission.yaml").exists()), None)
 
 
 def _within_submissions(module: Path, path: Path, home: Path) -> Path | None:
-    """<Name>/<file> of a module that a file of the submission `home` imports; None for a package from elsewhere."""
+    """Return <Name>/<file> of a module that a file of the submission `home` imports; None for other packages."""
     if module.is_relative_to(home.parent):  # by dots
         inside = module.relative_to(home.parent)
     elif module.parts[0] == "submissions":
         inside = module.relative_to("submissions")
-    elif _files(path.parent / module):  # by its bare name, which finds it where the folder is on the path
+    elif _files(path.parent / module):  # by its bare name, found if the folder is on sys.path
         inside = (path.parent / module).relative_to(home.parent)
     else:
         return None
@@ -190,7 +191,7 @@ def _within_submissions(module: Path, path: Path, home: Path) -> Path | None:
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Every import statement but those under `if TYPE_CHECKING:`, which never run."""
+    """Yield every import statement except those under `if TYPE_CHECKING:`, which never run."""
     todo = [tree]
     while todo:
         node = todo.pop()
@@ -201,17 +202,17 @@ def _statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 
 
 def _files(module: Path) -> list[Path]:
-    """The file of a module and the `__init__.py` files above it, as far as they exist."""
+    """Return the file of a module and the `__init__.py` files above it, if they exist."""
     files = [folder / "__init__.py" for folder in [*module.parents][::-1] if folder.parts]
     files += [module.with_name(f"{module.name}.py"), module / "__init__.py"]
     return [path for path in files if path.is_file()]
 
 
 def inert(path: Path) -> bool:
-    """Whether the file is an `__init__.py` that does nothing when it is imported.
+    """Return whether the file is an `__init__.py` that does nothing when it is imported.
 
-    It may hold a docstring, imports for type checkers, and `__getattr__`, by which users get names that no module of the
-    project imports from there: a test holds that.
+    It may hold a docstring, imports for type checkers, and `__getattr__`, through which users get names. No module of
+    the project imports names from there; a test checks this.
     """
     return path.name == "__init__.py" and _parsed(path, files.version(path))[1]
 

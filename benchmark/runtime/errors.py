@@ -1,4 +1,4 @@
-"""Errors for people: one line, what is wrong, what to do."""
+"""Errors for people: one line that says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-FULL_MEMORY = re.compile(  # what Python, torch and the libraries below it say, of a GPU's memory and of the machine's
+FULL_MEMORY = re.compile(  # the words of Python, torch and its libraries, for GPU and main memory
     r"MemoryError|OutOfMemoryError|out of memory|can't allocate memory|Cannot allocate memory|bad_alloc|ALLOC_FAILED"
 )
 
 Result = TypeVar("Result")
-LEFT_OUT: dict[str, None] = {}  # what `unless_broken` left out in this process, a line each
+LEFT_OUT: dict[str, None] = {}  # the lines of what `unless_broken` left out in this process
 
 
 class BenchmarkError(Exception):
-    """A failure that the user can act on; its text is one line."""
+    """An error that the user can act on; its text is one line."""
 
 
 class OutOfMemory(BenchmarkError):
-    """A process that was asked has no memory left for the answer."""
+    """A sandboxed process ran out of memory."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory did not suffice, a GPU's or the machine's, by what Python, torch or a sandboxed process raises."""
+    """Return whether an error means that GPU or main memory did not suffice, by the words of Python, torch or a process."""
     if isinstance(error, OutOfMemory | MemoryError):
         return True
     words = f"{type(error).__name__}: {error}"
@@ -39,14 +39,15 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def unless_broken(place: str, load: Callable[[], Result]) -> Result | None:
-    """Load one of many parts that anybody may have written: None where that fails, with a line on stderr, the first time.
+    """Load one of many parts that anybody may have written; return None if that fails, with a line on stderr the
+    first time.
 
     Args:
-        place: of the part, named where its error does not.
+        place: of the part, for errors that do not name it.
     """
     try:
         return load()
-    except Exception as error:  # whatever its files bring about: the other parts are none the worse
+    except Exception as error:  # whatever its files raise, the other parts load
         words = str(error) if isinstance(error, BenchmarkError) else f"{place}: {said(error)[:300]}"
         if words not in LEFT_OUT:
             LEFT_OUT[words] = None
@@ -55,7 +56,7 @@ def unless_broken(place: str, load: Callable[[], Result]) -> Result | None:
 
 
 def near_miss(word: str, known: Iterable[str]) -> str:
-    """'; did you mean X?' or '; known: A, B' for a name that is none of `known`."""
+    """Return '; did you mean X?' or '; known: A, B' for a name that is none of `known`."""
     names = sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
@@ -64,9 +65,11 @@ def near_miss(word: str, known: Iterable[str]) -> str:
 
 
 def explain(error: ValidationError, model: type[BaseModel], source: str) -> BenchmarkError:
-    """The first thing wrong in a file, as one line with its place and, for an unknown key, the near miss."""
-    found = error.errors()
-    first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])  # a typo also leaves a key missing
+    """Return the first error in a file as one line with its place and, for an unknown key, the near miss."""
+    problems = error.errors()
+    first = next(
+        (e for e in problems if e["type"] == "extra_forbidden"), problems[0]
+    )  # a typo also leaves a key missing
     where = ".".join(str(part) for part in first["loc"]) or "the file"
     if first["type"] == "extra_forbidden":
         known = fields_at(model, first["loc"][:-1])
@@ -75,7 +78,7 @@ def explain(error: ValidationError, model: type[BaseModel], source: str) -> Benc
 
 
 def fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> set[str]:
-    """Names of the fields that the model at `path` inside `model` has; empty when it is no model."""
+    """Return the names of the fields of the model at `path` inside `model`; empty if it is no model."""
     current: Any = model
     for part in path:
         if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
@@ -91,7 +94,7 @@ def fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> set[str]:
 
 
 def said(error: BaseException) -> str:
-    """An exception of somebody else's code in one line."""
+    """Return an exception of somebody else's code as one line."""
     if isinstance(error, BenchmarkError):
         return str(error)
     if isinstance(error, SystemExit):
@@ -100,8 +103,10 @@ def said(error: BaseException) -> str:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Runs a command; what a user can act on ends it with one line on stderr and exit status 1: a BenchmarkError, whatever a
-    submission's code raises, its `sys.exit(0)` too, a full disk or memory, and a place where this user may not write.
+    """Run a command; end it with one line on stderr and exit status 1 for an error that the user can act on.
+
+    These are a BenchmarkError, an exception or `sys.exit` of submitted code, a full disk or memory, and a place
+    without write permission.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -122,7 +127,7 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _of_the_machine(error: BaseException) -> str:
-    """What a full disk or memory, or a place without leave to write, asks of the user; "" for any other error."""
+    """Return what to do about a full disk or memory, or a missing write permission; "" for any other error."""
     number, place = (error.errno, error.filename) if isinstance(error, OSError) else (None, None)
     if number in (errno.ENOSPC, errno.EDQUOT):
         where = f" while writing {place}" if place else ""
@@ -139,7 +144,7 @@ def _of_the_machine(error: BaseException) -> str:
 
 
 def in_submission(error: BaseException, folder: Path = Path("submissions")) -> str | None:
-    """The last line of a submission's code, or of one `folder`'s, that an exception passed through."""
+    """Return the last line of submitted code, or of code in `folder`, that an exception passed through; else None."""
     root = folder.absolute()
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(root)]
     return f"{folder / Path(frames[-1].filename).relative_to(root)}, line {frames[-1].lineno}" if frames else None

@@ -1,4 +1,4 @@
-"""Files: hashes, and writes that either happen whole or not at all."""
+"""Files: hashes, and writes that happen completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmark.runtime.errors import BenchmarkError, explain
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_ASIDE = re.compile(r"\..+\.\d+")  # what `write` calls a file until it is whole
+_ASIDE = re.compile(r"\..+\.\d+")  # the name of `write`'s temporary file
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -29,13 +29,15 @@ def sha256_file(path: Path) -> str:
 
 
 def version(path: Path | os.DirEntry[str]) -> tuple[int, ...]:
-    """What changes when a file is written anew, its size and mtime kept or not: what was made of it is good until then."""
-    seen = path.stat()
-    return seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size
+    """Return numbers that change when a file is rewritten, even with the same size and mtime."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
 
 
 def write(path: Path, data: str | bytes) -> None:
-    """Writes aside, then renames: after a crash or a full disk the old file or the new one stands, never half."""
+    """Write to a temporary file, then rename: after a crash or with a full disk the old or the new file exists, never
+    a part.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -49,22 +51,22 @@ def write(path: Path, data: str | bytes) -> None:
 
 
 def is_aside(path: Path) -> bool:
-    """Whether a file is what a killed `write` left."""
+    """Return whether a file was left by a killed `write`."""
     return _ASIDE.fullmatch(path.name) is not None and path.is_file()
 
 
 def to_json(value: Any) -> bytes:
-    """Canonical JSON: sorted keys, so equal values are equal bytes."""
+    """Return canonical JSON: keys are sorted, so equal values are equal bytes."""
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Canonical JSON, written whole or not at all."""
+    """Write canonical JSON, completely or not at all."""
     write(path, to_json(value))
 
 
 def read_json(path: Path, again: str = "delete it and run `rvb repro`") -> Any:
-    """Raises BenchmarkError for a missing or damaged file; `again` says what to do about a damaged one."""
+    """Return JSON values. Raise BenchmarkError for a missing or damaged file; `again` says what to do about a damaged one."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
@@ -74,7 +76,7 @@ def read_json(path: Path, again: str = "delete it and run `rvb repro`") -> Any:
 
 
 def read_model(path: Path, model: type[Model], again: str = "delete it and run `rvb repro`") -> Model:
-    """A JSON file as such a model; raises as `read_json`, and where the content does not fit, with its place."""
+    """Return a JSON file as such a model. Raise as `read_json`, and for content that does not fit, with its place."""
     content = read_json(path, again)
     try:
         return model.model_validate(content)
@@ -83,8 +85,9 @@ def read_model(path: Path, model: type[Model], again: str = "delete it and run `
 
 
 def put_folder(built: Path, target: Path) -> None:
-    """Moves a finished folder to its place; whatever stood there goes first. What a killed `write` left aside is no part of
-    it: resumed work would have other bytes than work that was never killed.
+    """Move a finished folder to its place, and remove what was there.
+
+    Files that a killed `write` left are removed: resumed work must have the same bytes as uninterrupted work.
     """
     for left in [path for path in built.rglob(".*") if is_aside(path)]:
         left.unlink()

@@ -1,4 +1,4 @@
-"""What git holds of this checkout, read without touching the working tree."""
+"""What git knows of this checkout, read without touching the working tree."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ WRITTEN_BY_RUNS = ("**/dvc.lock", "pipelines/**/leaderboard.*", "leaderboard/res
 
 
 def merge_base(base: str) -> str:
-    """The commit at which this branch left `base`, a branch or commit; where there is no such branch, origin's is taken.
-    Raises BenchmarkError: no git repository, no such branch, or no commit that both have.
+    """Return the commit at which this branch left `base`, a branch or commit, else `origin/<base>`.
+
+    Raise BenchmarkError without a git repository, such a branch, or a common commit.
     """
-    known = [
-        name for name in (base, f"origin/{base}") if _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-    ]
-    if not known:
+    names = (base, f"origin/{base}")
+    branch = next((n for n in names if _git("rev-parse", "--verify", "--quiet", f"{n}^{{commit}}")), None)
+    if branch is None:
         raise BenchmarkError(f"git knows no branch or commit {base!r} here; name another by --base, or `git fetch` it")
-    found = _git("merge-base", known[0], "HEAD")
-    if not found:
+    commit = _git("merge-base", branch, "HEAD")
+    if not commit:
         raise BenchmarkError(
-            f"{known[0]} and HEAD have no commit in common; fetch the whole history (`git fetch --unshallow`)"
+            f"{branch} and HEAD have no commit in common; fetch the whole history (`git fetch --unshallow`)"
         )
-    return found.decode().strip()
+    return commit.decode().strip()
 
 
 def clean_commit() -> str:
-    """Return the first 12 digits of the commit that is checked out. Raises BenchmarkError: no commit, or uncommitted
-    changes. Files that a run itself writes do not count.
+    """Return the first 12 digits of the commit that is checked out.
+
+    Raise BenchmarkError without a commit, or for uncommitted changes, except in files that a run itself writes.
     """
     commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
     changed = _git("status", "--porcelain", "--", ".", *(f":(exclude,glob){path}" for path in WRITTEN_BY_RUNS))
@@ -42,18 +43,18 @@ def clean_commit() -> str:
 
 
 def files_at(commit: str, folder: Path) -> list[Path]:
-    """The files below `folder` at `commit`, in order; none where the folder was not there."""
+    """Return the files below `folder` at `commit`, in order; none if the folder did not exist."""
     listed = _git("ls-tree", "-r", "-z", "--name-only", commit, "--", f"{folder.as_posix()}/") or b""
     return [Path(name.decode()) for name in listed.split(b"\0") if name]
 
 
 def read_at(commit: str, path: Path) -> bytes | None:
-    """A file's bytes at `commit`; None where it was not there."""
+    """Return a file's bytes at `commit`; None if it did not exist."""
     return _git("cat-file", "blob", f"{commit}:{path.as_posix()}")
 
 
 def changed_since(commit: str) -> set[Path]:
-    """Files that differ from `commit` in the working tree, those that git does not know yet among them."""
+    """Return the files that differ from `commit` in the working tree, including untracked files."""
     listed = (_git("diff", "-z", "--name-only", commit) or b"") + (
         _git("ls-files", "-z", "-o", "--exclude-standard") or b""
     )
@@ -61,7 +62,7 @@ def changed_since(commit: str) -> set[Path]:
 
 
 def run(*arguments: str) -> str:
-    """Return what git prints; raise a BenchmarkError with its last line where it fails."""
+    """Return git's output. Raise BenchmarkError with its last line if it fails."""
     done = _call(*arguments)
     if done.returncode:
         words = (done.stderr or done.stdout).decode().strip().splitlines() or ["no output"]
@@ -70,7 +71,7 @@ def run(*arguments: str) -> str:
 
 
 def known(path: str) -> bool:
-    """Whether git has a path, or it is here for git to take."""
+    """Return whether git has a path, or the path exists here."""
     return Path(path).exists() or bool(_git("ls-files", "--", path))
 
 
@@ -79,7 +80,7 @@ def known_branch(name: str) -> bool:
 
 
 def _git(*arguments: str) -> bytes | None:
-    """What git prints; None where it fails."""
+    """Return git's output; None if it fails."""
     done = _call(*arguments)
     return None if done.returncode else done.stdout
 

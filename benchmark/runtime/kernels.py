@@ -1,15 +1,16 @@
-"""Torch's kernels on the CPU that differ by processor even where arithmetic is fixed (arithmetic.py), replaced by numpy's.
+"""torch's CPU kernels that differ by processor even under portable arithmetic (arithmetic.py), replaced by numpy's.
 
-Functions of a tensor's elements. Torch takes these from MKL's vector mathematics, and MKL the square root and those by it
-from `rsqrtps` or `rcpps`: approximations of 12 bits whose tables Intel and AMD chose differently. Its Newton step leaves the
-last bit open: 17% of the roots are not the nearest float, and which ones depends on the processor. (Of all that torch 2.15
-takes from MKL's branch COMPATIBLE these alone hold such instructions, besides the Cholesky factor of a small float32 matrix,
-for which nothing is done.) Numpy has the processor's root, which IEEE 754 fixes to the bit, and the C library's functions.
+Elementwise functions. torch takes these from MKL's vector mathematics, and MKL computes the square root, and
+functions of it, from `rsqrtps` or `rcpps`: 12-bit approximations whose tables Intel and AMD chose differently. Its
+Newton step leaves the last bit open: 17% of the roots are not the nearest float, and which ones depends on the
+processor. (Of all that torch 2.15 takes from MKL's branch COMPATIBLE only these hold such instructions, besides the
+Cholesky factor of a small float32 matrix, which is left as it is.) numpy uses the processor's square root, which IEEE
+754 fixes to the bit, and the C library's functions.
 
-Matrix products. Torch's are MKL's, and the one branch that MKL takes on Intel's and AMD's processors, COMPATIBLE, has no
-AVX. The OpenBLAS that comes with numpy has: its kernels for Haswell are the same instructions on every x86-64 with AVX2 and
-FMA, and the sizes of its blocks are constants of that set of kernels, where those of older sets go by the caches. They take
-about half of COMPATIBLE's time, which is what MKL's own choice takes (measurements/README.md). Convolutions are oneDNN's.
+Matrix products. torch's are MKL's, and COMPATIBLE, MKL's only branch for Intel and AMD, has no AVX. numpy's OpenBLAS
+has: its Haswell kernels are the same instructions on every x86-64 with AVX2 and FMA, and their block sizes are
+constants, while those of older kernels depend on the caches. They take about half of COMPATIBLE's time, as MKL's own
+choice does (measurements/README.md). Convolutions are oneDNN's.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], frozenset[torch.dtype]]] = {
     "log10": (np.log10, FLOATS),
     "log": (np.log, frozenset({torch.float64})),
 }
-_registered: list[torch.library.Library] = []  # what is registered ends with its library
+_registered: list[torch.library.Library] = []  # a registration ends with its library
 
 
 def replace() -> None:
-    """From now on torch computes these by numpy on the CPU, in this process, if its arithmetic is portable."""
+    """Let torch compute these functions by numpy on the CPU in this process, if its arithmetic is portable."""
     if _registered or arithmetic.in_force() == "native":
         return
     _registered.append(torch.library.Library("aten", "IMPL"))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that kernels are replaced, which is meant
+        warnings.simplefilter("ignore", UserWarning)  # that kernels are replaced, as intended
         for name, (function, dtypes) in FUNCTIONS.items():
             _replace_function((name, f"{name}_", f"{name}.out"), function, dtypes, ())
         root = ("pow.Tensor_Scalar", "pow_.Scalar", "pow.Tensor_Scalar_out")
-        _replace_function(root, np.sqrt, FLOATS, (0.5,))  # torch takes its root for this
+        _replace_function(root, np.sqrt, FLOATS, (0.5,))  # torch calls its root for this
         for name in ("mm", "bmm"):
             _override(name, _fit, _plain)
             _override(f"{name}.out", _fit, _plain)
@@ -58,7 +59,7 @@ def replace() -> None:
 
 
 def _override(overload: str, concerned: Callable[..., bool], kernel: Callable[..., torch.Tensor]) -> None:
-    """Puts `kernel` in the place of an operation of the CPU for arguments that are `concerned`."""
+    """Replace an operation on the CPU by `kernel`, for arguments that are `concerned`."""
     before = torch.library.get_kernel(f"aten::{overload}", "CPU")
 
     def called(keys: Any, *arguments: Any, **named: Any) -> Any:
@@ -70,7 +71,7 @@ def _override(overload: str, concerned: Callable[..., bool], kernel: Callable[..
 
 
 def _given(result: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """The result, in `out` where that is given."""
+    """Return the result, in `out` if that is given."""
     if out is None:
         return result
     return (out if out.shape == result.shape else out.resize_(result.shape)).copy_(result)
@@ -82,7 +83,7 @@ def _replace_function(
     dtypes: frozenset[torch.dtype],
     arguments: tuple[float, ...],
 ) -> None:
-    """Replaces an operation, in place and into `out` too, for tensors of `dtypes` and these further arguments."""
+    """Replace an operation, also in place and into `out`, for tensors of `dtypes` and these further arguments."""
 
     def concerned(x: torch.Tensor, *others: Any) -> bool:
         return _dtype(x) in dtypes and others == arguments
@@ -101,13 +102,13 @@ def _replace_function(
 
 
 def _dtype(x: torch.Tensor) -> torch.dtype:
-    """Of the result: whole numbers become floats."""
+    """Return the dtype of the result: integers become floats."""
     return x.dtype if x.is_floating_point() or x.is_complex() else torch.get_default_dtype()
 
 
 def _fit(*tensors: torch.Tensor) -> bool:
-    """Whether the last two are matrices, or batches of them, that fit and hold something, and all are of one type; of all
-    else torch says what is wrong.
+    """Return whether the last two are non-empty float matrices, or batches of them, that fit, and all have one dtype.
+    torch reports other cases.
     """
     *added, a, b = tensors
     if a.dtype != b.dtype or a.dtype not in FLOATS or a.layout != torch.strided or b.layout != torch.strided:
@@ -124,7 +125,7 @@ def _added(
     added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *,
     beta: Any = 1, alpha: Any = 1, out: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """beta * added + alpha * a @ b; what is added counts for nothing, not even NaN, where beta is 0."""
+    """Return beta * added + alpha * a @ b; `added` is ignored, even NaN, if beta is 0."""
     result = _product(a, b)
     if alpha != 1:
         result *= alpha
@@ -133,13 +134,13 @@ def _added(
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=a.dtype)
-    with np.errstate(all="ignore"):  # torch's multiply infinity and NaN without a word
+    with np.errstate(all="ignore"):  # torch's products of infinity and NaN give no warning
         np.matmul(_blas(a), _blas(b), out=result.numpy())
     return result
 
 
 def _blas(x: torch.Tensor) -> np.ndarray:
-    """As numpy hands a matrix to BLAS: rows or columns in one piece; others it would multiply by a plain loop."""
+    """Return a matrix whose rows or columns are contiguous, so that numpy calls BLAS and not its plain loop."""
     x = x.detach().resolve_neg()
     (rows, columns), (down, right) = x.shape[-2:], x.stride()[-2:]
     whole = (right == 1 and down >= columns) or (down == 1 and right >= rows)

@@ -1,5 +1,6 @@
-"""What results can depend on beside code and settings: versions (`environment`), and what a machine computes with
-(`machine`). Two that agree in both round alike.
+"""What results can depend on beside code and settings: versions (`environment`) and the processor (`machine`).
+
+Two machines that agree in both round alike.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PACKAGES = (
 
 
 def environment() -> dict[str, str]:
-    """Versions and arithmetic that a result can depend on. No host name, no date, no processor.
+    """Return versions and arithmetic that a result can depend on. No host name, no date, no processor.
 
     Packages that are not installed are left out: stages need neither DVC nor robustbench.
     """
@@ -46,7 +47,7 @@ def installed(package: str) -> str:
 
 
 def machine() -> dict[str, str]:
-    """The processor, what torch uses of it, and pyarrow's version (it writes the evidence). No host name."""
+    """Return the processor, what torch uses of it, and pyarrow's version (it writes the evidence). No host name."""
     import torch
 
     return {
@@ -59,8 +60,9 @@ def machine() -> dict[str, str]:
 
 
 def _blas(of_torch: str) -> str:
-    """The library for products of matrices; where they are numpy's (kernels.py), torch's too, which the rest of linear
-    algebra is. With the branch of its kernels where one is fixed.
+    """Return the library of matrix products, with the branch of its kernels if one is fixed.
+
+    If products are numpy's (kernels.py), also torch's library, which computes the rest of linear algebra.
     """
     import numpy as np
 
@@ -72,16 +74,20 @@ def _blas(of_torch: str) -> str:
     return f"{library['name']} {library['version']}, {os.environ['OPENBLAS_CORETYPE']}; {own}"
 
 
-def device_name(wanted: str) -> str:
-    """Of the device by which params.yaml calls it: `cpu`, `cuda`, `cuda:<index>` or `auto`."""
-    return (wanted != "cpu" and gpu_name(int(wanted.partition(":")[2] or 0))) or processor()
+def device_name(device: str) -> str:
+    """Return the name of a device of params.yaml: `cpu`, `cuda`, `cuda:<index>` or `auto`."""
+    return (device != "cpu" and gpu_name(int(device.partition(":")[2] or 0))) or processor()
 
 
 @cache
 def gpu_name(index: int = 0) -> str:
-    """Return the name of a GPU; "" where there is none. A new process asks. One that asks by itself starts CUDA, which
-    its later forks could not use. A fork that asked failed on an H200: "initialization error". Raises BenchmarkError: it
-    does not tell.
+    """Return the name of a GPU; "" if there is none.
+
+    A new process asks: asking starts CUDA, which later forks of this process could then not use. A fork that asked
+    failed on an H200: "initialization error".
+
+    Raises:
+        BenchmarkError: the driver does not give the name.
     """
     import torch
 
@@ -90,19 +96,21 @@ def gpu_name(index: int = 0) -> str:
     if torch.cuda.is_initialized():
         return torch.cuda.get_device_name(index)
     command = [sys.executable, "-c", f"import torch; print(torch.cuda.get_device_name({index}))"]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    if asked.returncode:
-        said = (asked.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise BenchmarkError(f"the GPU does not tell its name ({said}); `nvidia-smi` shows its state")
-    return asked.stdout.strip()
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        words = (result.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise BenchmarkError(f"the GPU does not tell its name ({words}); `nvidia-smi` shows its state")
+    return result.stdout.strip()
 
 
 def processor() -> str:
-    """Its name, with family and model where Linux says them: virtual machines share names such as "AMD EPYC"."""
+    """Return the processor's name, with family and model if Linux gives them: virtual machines share names such as
+    "AMD EPYC".
+    """
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    said = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    if "model name" not in said:
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if "model name" not in fields:
         return platform.processor() or platform.machine()
-    numbers = [f"{word} {said[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in said]
-    return f"{said['model name']} ({', '.join(numbers)})" if numbers else said["model name"]
+    numbers = [f"{word} {fields[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in fields]
+    return f"{fields['model name']} ({', '.join(numbers)})" if numbers else fields["model name"]

@@ -1,4 +1,4 @@
-"""Work that does not fit into a device's memory, done in halves."""
+"""GPU memory: its peak, and work that is halved when it does not fit."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from benchmark.runtime.errors import out_of_memory
 
 
 def peak() -> int:
-    """Bytes of all GPUs that this process has held at most; 0 where it uses none."""
+    """Return the peak bytes of all GPUs that this process has reserved; 0 if it uses none."""
     if not torch.cuda.is_initialized():
         return 0
     return sum(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
 
 
 def halved(call: Callable[[slice], torch.Tensor], rows: slice, least: int) -> torch.Tensor:
-    """`call(rows)`, one row of a result for each; where memory does not suffice, of the two halves, and of theirs.
+    """Return `call(rows)`, one row of a result for each; if memory does not suffice, of both halves, recursively.
 
     Args:
-        least: rows that are not halved any more.
+        least: rows that are not halved further.
 
     Raises:
         Exception: whatever `call` raises for another reason, or for `least` rows or fewer.

@@ -1,4 +1,4 @@
-"""Where things stand in a checkout."""
+"""Places in a checkout."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PUBLISHED = Path("leaderboard/results")  # records and studies that git keeps
 
 
 def root() -> Path:
-    """The root of the checkout that the working directory stands in; a BenchmarkError outside of one."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    """Return the root of the checkout around the working directory. Raise BenchmarkError outside of one."""
+    current = Path.cwd()
+    for folder in (current, *current.parents):
         if (folder / "submissions").is_dir() and (folder / PARAMS).is_file():
             return folder
     raise BenchmarkError(
@@ -24,7 +24,7 @@ def root() -> Path:
 
 
 def home() -> Path:
-    """The root of the checkout that the working directory stands in; outside of one, where the package is installed."""
+    """Return the root of the checkout around the working directory; outside of one, the package's parent folder."""
     try:
         return root()
     except BenchmarkError:
@@ -32,14 +32,14 @@ def home() -> Path:
 
 
 def go_to_root() -> None:
-    """Work from the root of the checkout from now on; `as_typed` remembers where the user stands."""
+    """Change to the root of the checkout; `as_typed` remembers the user's directory."""
     global _TYPED_IN
     _TYPED_IN, folder = Path.cwd(), root()
     os.chdir(folder)
 
 
 def as_typed(path: Path) -> Path:
-    """Return a path that a user typed, as it is seen from where the user stands."""
+    """Return a path that a user typed relative to the user's directory."""
     return path if path.is_absolute() else Path(os.path.relpath(_TYPED_IN / path))
 
 

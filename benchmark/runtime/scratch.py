@@ -1,7 +1,6 @@
-"""Partial work that survives a kill: one locked scratch folder a step, keyed by everything that goes into it.
+"""Partial work that survives a kill: one locked scratch folder for each step, keyed by all its inputs.
 
-`kill -9` of dvc leaves its stage's command alive: the next run waits here for that orphan instead of working beside it, then
-takes over what it left.
+`kill -9` of dvc leaves its stage's command alive. The next run waits for that orphan, and then takes over its partial work.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ FOLDER = Path("work/scratch")
 
 
 def key(inputs: dict[str, Any]) -> str:
-    """A name for work that depends on `inputs` (JSON values) alone."""
+    """Return a name for work that depends on `inputs` (JSON values) alone."""
     return files.sha256_bytes(json.dumps(inputs, sort_keys=True).encode())[:24]
 
 
@@ -31,15 +30,15 @@ def key(inputs: dict[str, Any]) -> str:
 def locked(step: str, inputs: dict[str, Any]) -> Iterator[Path]:
     """Hold the scratch folder of `step` for these inputs.
 
-    Wait, and say so, while another process holds it. Work left for other inputs is removed. The folder is deleted when the
-    block ends without an error. After a kill or an error it stays, and the next run continues from it.
+    Wait, and say so, while another process holds it. Work for other inputs is removed. The folder is deleted if the
+    block ends without an error; else it stays, and the next run continues from it.
     """
     home = FOLDER / step
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("a+") as handle:
         _take(handle, step)
         kept = next(home.glob(f"{key(inputs)}-*"), None)
-        # a name that nobody can guess: code that is given labels may write there, and others must not find what it wrote
+        # a name that nobody can guess: code with labels may write there, and other code must not find its files
         folder = kept or home / f"{key(inputs)}-{secrets.token_hex(16)}"
         for other in home.iterdir():
             if other.is_dir() and other != folder:
@@ -50,7 +49,7 @@ def locked(step: str, inputs: dict[str, Any]) -> Iterator[Path]:
 
 
 def _take(handle: IO[str], step: str) -> None:
-    """Takes the lock and writes this process's number into the file."""
+    """Take the lock, and write this process's number into the file."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""torch as every stage runs it."""
+"""torch as every stage configures it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmark.runtime import kernels
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 
 T = TypeVar("T")
-ADVICE = {  # by what torch or the driver says
+ADVICE = {  # by words of torch or the driver
     "driver": "update NVIDIA's driver, or install a torch built for an older CUDA",
     "304": "the sandbox or the machine refuses what CUDA needs: `wall: weak` or `none` in params.yaml shows which",
     "fork": "the process that made this one has used it; is NVIDIA's management library there (`nvidia-smi`)?",
@@ -23,19 +23,23 @@ ADVICE = {  # by what torch or the driver says
 
 
 def set_up(device: str) -> torch.device:
-    """Deterministic torch, one thread unless OMP_NUM_THREADS says more (small models run fastest on one).
+    """Make torch deterministic, with one thread unless OMP_NUM_THREADS says more; return the device.
 
-    Where the process's arithmetic is portable (arithmetic.py), torch's functions and matrix products are made so too.
+    Small models run fastest on one thread. If the process's arithmetic is portable (arithmetic.py), torch's functions
+    and matrix products become portable too.
+
+    Raises:
+        BenchmarkError: the device is unknown or missing.
     """
     kernels.replace()
     torch.set_num_threads(threads())
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # how many devices there are, asked without starting CUDA, which a fork could then not use
+    # count devices without starting CUDA, which a fork could then not use
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     if device == "cpu":
-        torch.set_deterministic_debug_mode("warn")  # the same, without torch's compiler, whose import takes seconds
+        torch.set_deterministic_debug_mode("warn")  # without torch's compiler, whose import takes seconds
     else:
-        torch.use_deterministic_algorithms(True, warn_only=True)  # code that is compiled for a GPU too
+        torch.use_deterministic_algorithms(True, warn_only=True)  # also for compiled code
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     if device == "auto":
@@ -43,18 +47,16 @@ def set_up(device: str) -> torch.device:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise BenchmarkError("params.yaml asks for device cuda, but torch finds none; set it to cpu or auto")
     try:
-        found = torch.device(device)
+        checked = torch.device(device)
     except RuntimeError:
         raise BenchmarkError(f"params.yaml: unknown device {device!r}; use cpu, cuda, cuda:1 or auto") from None
-    if found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
+    if checked.type == "cuda" and (checked.index or 0) >= (count := torch.cuda.device_count()):
         raise BenchmarkError(f"params.yaml asks for device {device}, but torch finds {count}; the first is cuda:0")
-    return found
+    return checked
 
 
 def start(device: torch.device) -> None:
-    """Start CUDA in this process, if it computes there. Raises BenchmarkError: the GPU cannot be used; what the driver
-    says, and what to do.
-    """
+    """Start CUDA in this process, if the device is a GPU. Raise BenchmarkError with the driver's message, and what to do."""
     if device.type != "cuda":
         return
     try:
@@ -68,7 +70,7 @@ def start(device: torch.device) -> None:
 
 
 def apart(device: torch.device, function: Callable[..., T], *arguments: Any) -> T:
-    """Return `function(*arguments)`, computed in a fork that ends afterwards where the device is a GPU.
+    """Return `function(*arguments)`, computed in a fork that ends afterwards if the device is a GPU.
 
     A process that has started a GPU cannot fork another that uses one, as each sandboxed row does.
     """
@@ -80,7 +82,7 @@ def apart(device: torch.device, function: Callable[..., T], *arguments: Any) -> 
 
 @contextmanager
 def tensor_float32(allowed: bool) -> Iterator[None]:
-    """Inside the block a GPU multiplies float32 matrices in TensorFloat-32 where that is allowed; afterwards never."""
+    """Let a GPU multiply float32 matrices in TensorFloat-32 inside the block, if that is allowed; never afterwards."""
     try:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
         yield
@@ -89,14 +91,14 @@ def tensor_float32(allowed: bool) -> Iterator[None]:
 
 
 def stop_filling() -> None:
-    """Torch fills memory with NaN before it hands it out no more, for a process whose network has its weights.
+    """Disable torch's NaN-fill of uninitialised memory. Call this after the weights are loaded.
 
-    So no weight that nobody wrote goes unseen, and a forward pass is spared up to a sixth of its time
-    (measurements/README.md).
+    Until then NaNs reveal weights that were never written. Without the fill a forward pass takes up to a sixth less
+    time (measurements/README.md).
     """
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def threads() -> int:
-    """How many threads a stage computes with."""
+    """Return the number of threads of a stage."""
     return int(os.environ.get("OMP_NUM_THREADS", "1"))

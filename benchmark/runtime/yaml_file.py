@@ -18,8 +18,8 @@ LONGEST = 1_000_000  # characters of a file, and entries
 LARGEST = 2**63 - 1
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's, where it was built
-    """YAML that refuses a key given twice, of which plain YAML keeps the last without a word, and a key that is no text."""
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's, if it was built
+    """YAML that refuses duplicate keys, of which plain YAML silently keeps the last, and keys that are no text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -33,7 +33,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping; anything else is a BenchmarkError."""
+    """Return a YAML mapping. Raise BenchmarkError for anything else."""
     try:
         text = path.read_text(encoding="utf-8")
         content = yaml.load(text, _Loader) if len(text) <= LONGEST else {}
@@ -50,8 +50,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 @cache
 def read_model(path: Path, model: type[Model], _version: tuple[int, ...], **given: str) -> Model:
-    """A YAML file as such a model, with what is `given` beside it; read again when its version (files.py) changes. Raises
-    BenchmarkError: no YAML mapping, an unknown key (the near miss is suggested) or a bad value.
+    """Return a YAML file as such a model, with the values `given` beside it; cached until its version (files.py) changes.
+
+    Raise BenchmarkError for no YAML mapping, an unknown key (the near miss is suggested), or a bad value.
     """
     try:
         return model.model_validate(given | read_yaml(path))
@@ -60,7 +61,7 @@ def read_model(path: Path, model: type[Model], _version: tuple[int, ...], **give
 
 
 def _entries(content: object, most: int) -> int:
-    """How many entries lists and mappings have in all, each counted as often as aliases repeat it; stops above `most`."""
+    """Return the number of entries in lists and mappings, with repeated aliases, or a number above `most`."""
     if isinstance(content, int) and abs(content) > LARGEST:
         raise ValueError(f"a number above {LARGEST}")
     if not isinstance(content, dict | list):

@@ -1,1 +1,1 @@
-"""Sandboxed processes for untrusted code: what holds them, the messages that they answer, and what each of them runs."""
+"""Sandboxed processes for untrusted code: their confinement, their messages, and what each of them serves."""

@@ -1,7 +1,7 @@
-"""An attack that somebody contributes against a submission, in a process of its own with a copy of the model.
+"""An attack that was contributed against a submission, in a sandboxed process with a copy of the model.
 
-It has the images and labels that it is to attack. What it returns is judged, as any attack's is, by the model that the
-evaluator asks; so it can find adversarial images and do no other harm.
+The process has the images and labels that it attacks. The evaluator checks the images that it returns with the
+evaluated model, as it does for any attack. So the attack can find adversarial images and do no other harm.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ BATCH_SECONDS = 6 * 3600.0  # for an attack on one batch of images
 
 @contextmanager
 def contributed_attacks(row: Row, names: Iterable[str], device: torch.device) -> Iterator[Callable[[str], Any]]:
-    """Yield a function from these names to the row's own attacks, None where it has none. Their processes start at once,
-    before this one may have started a GPU, and end with the block.
+    """Yield a function from these names to the row's own attacks; it returns None for a name without an own attack.
+
+    The attacks' processes start at once, before this process may have started a GPU, and end with the block.
     """
     parts, submission = in_force(), row.submission.name
     own = sorted({name for name in names if methods.own_attack(name, submission)})
@@ -51,7 +52,7 @@ def contributed_attacks(row: Row, names: Iterable[str], device: torch.device) ->
 
 
 def _attack(process: Process, name: str) -> SimpleNamespace:
-    """The attack of a process, with the attributes that the harness reads of an attack's module."""
+    """Return an object with the attributes that the harness reads of an attack's module; it asks the process."""
     about, _ = process.ask("about")
     components = about.get("components") or []
     named = isinstance(components, list) and all(isinstance(n, str) and COMPONENT.fullmatch(n) for n in components)
@@ -64,21 +65,22 @@ def _attack(process: Process, name: str) -> SimpleNamespace:
     def attack(
         model: object, images: torch.Tensor, labels: torch.Tensor, threat: ThreatModel, *, seed: int, **options: object
     ) -> torch.Tensor:
-        """What it makes of images (n, c, h, w), by its own copy of the model."""
+        """Return adversarial images (n, c, h, w), found with the process's own copy of the model."""
         _, tensors = process.ask(
             "attack", {"images": images, "labels": labels}, most=8 * images.numel(),
             threat=threat.model_dump(mode="json"), seed=seed, options=options,
         )  # fmt: skip
         if [*tensors] != ["adversarial"]:
-            raise BenchmarkError(f"{process.owner}: the process that runs its attack answers wrongly")
+            raise BenchmarkError(f"{process.owner}: the process that runs its attack returned malformed output")
         return tensors["adversarial"].to(images.device)
 
-    known = {"components": tuple(components)} if components else {}
-    return SimpleNamespace(attack=attack, **known, **({"per_image": True} if about.get("per_image") is True else {}))
+    optional: dict[str, object] = {"components": tuple(components)} if components else {}
+    optional |= {"per_image": True} if about.get("per_image") is True else {}
+    return SimpleNamespace(attack=attack, **optional)
 
 
 def _serve(row: Row, name: str, device: torch.device, channel: Channel) -> None:
-    """In the process."""
+    """Serve the attack in the sandboxed process."""
     module, model = methods.attack(name, row.submission.name), trained_model(row, device)
 
     def about() -> Message:

@@ -1,7 +1,7 @@
-"""Messages between two processes of which one runs untrusted code: JSON and plain tensors, each checked as it comes.
+"""Messages between the evaluator and a process that runs untrusted code: JSON and plain tensors, checked on arrival.
 
-A message is two lengths, a JSON object that says which tensors follow, and their numbers. Nothing in it is code. Tensors
-travel as bytes through the socket, not in memory that both sides hold, so that nothing changes after it was looked at.
+A message is two lengths, a JSON object that describes the tensors, and the tensors' bytes. It contains no code.
+Tensors travel through the socket, not in shared memory, so the sender cannot change them after they were checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Message = tuple[dict[str, Any], Tensors]
 
 
 class Broken(Exception):
-    """The other side ended, was silent too long, or sent what is no message; in words."""
+    """The other side ended, was silent for too long, or sent a malformed message; the text says which."""
 
 
 class Ended(Broken):
@@ -33,7 +33,7 @@ class Ended(Broken):
 
 
 class Channel:
-    """One end. Several messages may be under way; each side knows what it waits for."""
+    """One end of a connection. Several messages may be under way; each side knows what it waits for."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -49,8 +49,7 @@ class Channel:
     ) -> None:
         """Send JSON values, and tensors by name of the types in `DTYPES`, on any device.
 
-        Raises:
-            Broken: the other side has ended, or does not read within `seconds`.
+        Raise `Broken` if the other side has ended, or does not read within `seconds`.
         """
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in (tensors or {}).items()}
         about = {n: [str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in plain.items()}
@@ -70,7 +69,8 @@ class Channel:
         """Return the next message and its tensors, on the CPU.
 
         Raises:
-            Broken: the other side ended, sent nothing within `seconds`, no message, or tensors of more than `most` bytes.
+            Broken: the other side ended, sent nothing within `seconds`, sent a malformed message, or tensors of more
+                than `most` bytes.
         """
         until = None if seconds is None else time.monotonic() + seconds
         try:
@@ -103,7 +103,7 @@ class Channel:
 
 
 def _opened(head: bytearray, size: int) -> Message:
-    """The message, and tensors of `size` bytes in all that are still to be filled; raises as `receive` does."""
+    """Return the message and empty tensors of `size` bytes in total, to be filled. Raise as `receive` does."""
     try:
         opened = json.loads(head)
         message, about = opened["message"], opened["tensors"]
@@ -117,14 +117,14 @@ def _opened(head: bytearray, size: int) -> Message:
 
 
 def _size(dtype: str, shape: list[int]) -> int:
-    """Bytes of a tensor."""
+    """Return the bytes of a tensor."""
     if not isinstance(shape, list) or len(shape) > 16 or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
         raise TypeError
     return math.prod(shape) * DTYPES[dtype].itemsize
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the CPU."""
+    """Return the memory of a contiguous tensor on the CPU."""
     if not tensor.numel():
         return memoryview(b"")
     return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]

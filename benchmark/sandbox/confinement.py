@@ -1,12 +1,12 @@
-"""What holds a process that runs untrusted code, put on from inside before the first line of that code runs.
+"""Confinement of a process that runs untrusted code, put on from inside before the first line of that code runs.
 
-- Landlock: it opens the files named, and nothing else of the machine's; it executes nothing.
+- Landlock: the process opens the listed files and nothing else of the machine, and executes nothing.
 - seccomp: no other programs or processes, no signals to others, no network, no marks on files (seccomp.py).
-- Limits: memory, open files, sizes of files, no core dump. A clean environment. It ends when its parent does.
-- Namespaces, where the machine lets its users make them: a network without any device, no messages or memory shared with
-  other processes, no privileges outside. The first three refuse all this too.
+- Limits: memory, open files, file sizes, no core dump. A clean environment. The process ends when its parent does.
+- Namespaces, where the machine lets users make them: a network without devices, no shared memory or messages with other
+  processes, no privileges outside. The first three parts refuse all this too.
 
-Time is the parent's to limit (process.py). What none of this prevents stands in docs/sandbox.md.
+The parent limits time (process.py). docs/sandbox.md lists what none of this prevents.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import itertools
 import os
 import resource
 import signal
@@ -31,13 +32,13 @@ from benchmark.sandbox import landlock, seccomp
 PARTS = ("landlock", "seccomp", "namespaces", "limits")
 FULL = ("landlock", "seccomp", "limits")
 KEPT = ("OMP_NUM_THREADS", "LANG", "LC_ALL", "TZ", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", *VARIABLES)
-MACHINE = (  # what Python and torch read of it while they run
+MACHINE = (  # what Python and torch read while they run
     "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo",
     "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system",
 )  # fmt: skip
-# images, labels and verdicts that lie among installed packages: no untrusted code reads them from there
+# images, labels and verdicts inside installed packages, which untrusted code must not read
 DATA_IN_PACKAGES = ("sklearn/datasets/data", "benchmark/data/reviews", "leaderboard/results")
-# how names of machines are found, and whom to trust there
+# how host names are resolved, and which certificates are trusted
 NETWORK = (
     "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/ssl", "/usr/share/ca-certificates",
 )  # fmt: skip
@@ -53,11 +54,11 @@ class Confinement:
     """What a process may do.
 
     Attributes:
-        parts: of `PARTS`, those that hold it.
+        parts: the parts of `PARTS` that confine it.
         read: files and folders that it reads, beside Python's and the benchmark's own.
         write: folders that it writes to.
-        network: whether it may make connections by TCP.
-        gpu: whether it may use NVIDIA's devices, with what CUDA needs beside them; no limit of memory then holds.
+        network: whether it may make TCP connections.
+        gpu: whether it may use NVIDIA's devices and what CUDA needs beside them; memory is then not limited.
         memory: bytes of data, at most.
     """
 
@@ -70,16 +71,15 @@ class Confinement:
 
 
 def available() -> tuple[str, ...]:
-    """The parts of `PARTS` that this machine has."""
-    there = (landlock.version() > 0, seccomp.library() is not None, _namespaces(), True)
-    return tuple(part for part, has in zip(PARTS, there, strict=True) if has)
+    """Return the parts of `PARTS` that this machine has."""
+    has = (landlock.version() > 0, seccomp.library() is not None, _namespaces(), True)
+    return tuple(itertools.compress(PARTS, has))
 
 
 def required(sandbox: str) -> tuple[str, ...]:
-    """Return the parts that hold submitted code, by the setting `wall` of params.yaml: "full", "weak" or "none".
+    """Return the parts that confine submitted code, by the setting `wall` of params.yaml: "full", "weak" or "none".
 
-    Raises:
-        BenchmarkError: a full sandbox is asked for, and this machine lacks a part of it.
+    Raise BenchmarkError if it is "full" and this machine lacks a part.
     """
     parts = () if sandbox == "none" else available()
     missing = [part for part in FULL if part not in parts]
@@ -92,48 +92,49 @@ def required(sandbox: str) -> tuple[str, ...]:
 
 
 def confine(rules: Confinement, home: Path) -> None:
-    """Confine the calling process, which has one thread, for good; it keeps its work in the folder `home`.
+    """Confine the calling process, which has one thread, for good. Its HOME becomes the folder `home`.
 
-    Raises:
-        OSError: the machine refuses one of the parts.
+    Raise OSError if the machine refuses one of the parts.
     """
     _clean_environment(home)
     if rules.network:
-        os.environ["RES_OPTIONS"] = "use-vc"  # names of machines are asked for by TCP too
+        os.environ["RES_OPTIONS"] = "use-vc"  # host names are resolved by TCP too
     os.setsid()
-    if (
-        "namespaces" in rules.parts
-    ):  # while it is dumpable: else /proc/self is root's, and another user cannot map itself
+    if "namespaces" in rules.parts:
+        # while it is dumpable: else /proc/self is root's, and another user cannot map itself
         _unshare(NEW_USER | NEW_IPC | (0 if rules.network else NEW_NETWORK))
     die_with_parent()
-    if LINUX:
-        ctypes.CDLL(None).prctl(*NOT_DUMPABLE, 0, 0, 0)
+    _prctl(*NOT_DUMPABLE)
     _limit(rules)
     if "landlock" in rules.parts:
         read = [*_installed(), *rules.read, *(_read_by_cuda() if rules.gpu else ())]
         read += map(Path, NETWORK if rules.network else ())
         written = [*rules.write, home, Path("/dev/null"), *(_written_by_cuda() if rules.gpu else ())]
-        importlib.util.find_spec("autoattack")  # Python lists the folder of the benchmark now; later it may not
+        importlib.util.find_spec("autoattack")  # lists the benchmark's folder, which is refused later
         landlock.restrict(read, written, listed=_packages()[:-1], network=rules.network)
     if "seccomp" in rules.parts:
         seccomp.refuse(network=rules.network, gpu=rules.gpu)
 
 
 def die_with_parent() -> None:
-    """From now on this process is killed when the one that forked it ends, on Linux."""
+    """Let the kernel kill this process when its parent ends (Linux)."""
+    _prctl(*DIE_WITH_PARENT)
+
+
+def _prctl(option: int, value: int) -> None:
     if LINUX:
-        ctypes.CDLL(None).prctl(*DIE_WITH_PARENT, 0, 0, 0)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _read_by_cuda() -> list[Path]:
-    """What the driver says of itself, and the folder of its libraries, which libcuda loads more of when it starts."""
-    with contextlib.suppress(OSError):  # no driver here: the process will say that it finds no GPU
+    """Return what CUDA reads: the driver's state, and the folder of libcuda, which loads more libraries when it starts."""
+    with contextlib.suppress(OSError):  # no driver: the process will report that it finds no GPU
         ctypes.CDLL("libcuda.so.1")
     return [*map(Path, GPU), *folders_of("libcuda.so", Path("/proc/self/maps").read_text())]
 
 
 def _written_by_cuda() -> list[Path]:
-    """The GPUs' devices, and this process's threads in /proc, which CUDA names."""
+    """Return what CUDA writes: the GPUs' devices, and this process's threads in /proc, which CUDA names."""
     devices = [*Path("/dev").glob("nvidia*"), *Path("/dev/nvidia-caps").glob("*")]
     return [*sorted(path for path in devices if path.is_char_device()), Path("/proc/self/task")]
 
@@ -145,12 +146,12 @@ def folders_of(library: str, maps: str) -> list[Path]:
 
 
 def memory_limit() -> int:
-    """Six tenths of this machine's memory, in bytes."""
+    """Return six tenths of this machine's memory, in bytes."""
     return int(0.6 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def largest_weights() -> int:
-    """Bytes of weights, at most, that are taken from such a process: a fifth of the memory, since they are copied once."""
+    """Return the bytes of weights that a sandboxed process may send: a fifth of the memory, since they are copied once."""
     return min(2**36, memory_limit() // 3)
 
 
@@ -158,14 +159,14 @@ def _clean_environment(home: Path) -> None:
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     _wipe_environment()
     os.environ.clear()
-    # GitPython, which foolbox imports, would else run a program, joblib share memory, and torch look the user's name up
+    # else GitPython, which foolbox imports, runs a program, joblib shares memory, and torch looks up the user's name
     own = {"HOME": str(home), "TMPDIR": str(home), "PATH": os.defpath, "USER": "nobody"}
     os.environ.update(kept | own | {"GIT_PYTHON_REFRESH": "quiet", "JOBLIB_MULTIPROCESSING": "0"})
-    tempfile.tempdir = None  # it remembers the parent's
+    tempfile.tempdir = None  # forget the parent's
 
 
 def _wipe_environment() -> None:
-    """Zeros in place of all values: a variable that is taken away stays in memory, and in /proc/self/environ."""
+    """Overwrite all values with zeros: a deleted variable stays in memory and in /proc/self/environ."""
     find = ctypes.CDLL(None).getenv
     find.argtypes, find.restype = (ctypes.c_char_p,), ctypes.c_void_p
     for name, value in os.environb.items():
@@ -173,10 +174,9 @@ def _wipe_environment() -> None:
             ctypes.memset(place, 0, len(value))
         if len(value) > 1:  # Python's own copy; shorter ones are the same object everywhere
             ctypes.memset(id(value) + bytes.__basicsize__ - 1, 0, len(value))
-    if LINUX:  # what the program was started with, of variables that were set anew since
-        fields = (
-            Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        )  # from the third on: man 5 proc_pid_stat
+    if LINUX:  # the initial environment: variables set since lie elsewhere
+        # from the third field on: man 5 proc_pid_stat
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         start, end = map(int, fields[47:49])
         ctypes.memset(start, 0, end - start)
 
@@ -186,7 +186,7 @@ def _unshare(flags: int) -> None:
     if ctypes.CDLL(None, use_errno=True).unshare(flags) < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"namespaces: {os.strerror(number)}")
-    # itself to itself, so that it reads what its user reads
+    # mapped to itself, so that it reads what its user reads
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
@@ -194,7 +194,7 @@ def _unshare(flags: int) -> None:
 
 @cache
 def _namespaces() -> bool:
-    """Tried in a process of its own, since only doing it tells."""
+    """Return whether this user may make namespaces. Only trying tells, so a child process tries."""
     if not LINUX:
         return False
     child = os.fork()
@@ -213,28 +213,28 @@ def _limit(rules: Confinement) -> None:
         limits[resource.RLIMIT_DATA] = rules.memory
     for kind, most in limits.items():
         _, hard = resource.getrlimit(kind)
-        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (least, least))
+        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (limit, limit))
 
 
 def _installed() -> list[Path]:
-    """Python, its packages and the libraries beneath them, without the data of `DATA_IN_PACKAGES`."""
+    """Return Python, its packages and their libraries, without the data of `DATA_IN_PACKAGES`."""
     *packages, own = places = _packages()
     hidden = [root / data for root in places for data in DATA_IN_PACKAGES]
-    # of a checkout, whose code is followed from where the process stands
+    # of a checkout: its code is followed from the working directory
     sources = {place / name for place in (own, Path.cwd()) for name in ("benchmark", "autoattack")}
     sources |= {*own.glob("*.egg-info")}  # the installed version
     hidden += [Path.cwd() / data for data in DATA_IN_PACKAGES]
     roots = {Path(sysconfig.get_path("stdlib")), *packages, *sources}
-    found = [path for root in sorted(roots) for path in landlock.around(root, hidden)]
+    paths = [path for root in sorted(roots) for path in landlock.around(root, hidden)]
     triplet, libraries = sysconfig.get_config_var("MULTIARCH") or "", sysconfig.get_config_var("LIBDIR") or ""
-    found += [Path(place) for place in (f"/usr/lib/{triplet}", f"/lib/{triplet}", "/lib64", "/usr/lib64") if triplet]
-    found += sorted(Path(libraries).glob("lib*.so*")) if libraries else []
-    return [*found, *map(Path, MACHINE)]
+    paths += [Path(place) for place in (f"/usr/lib/{triplet}", f"/lib/{triplet}", "/lib64", "/usr/lib64") if triplet]
+    paths += sorted(Path(libraries).glob("lib*.so*")) if libraries else []
+    return [*paths, *map(Path, MACHINE)]
 
 
 def _packages() -> list[Path]:
-    """Folders of installed packages, those that PYTHONPATH adds too, and the one in which the benchmark stands."""
+    """Return the folders of installed packages, also those of PYTHONPATH; the last is the benchmark's own."""
     places = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     places |= {Path(place).absolute() for place in sys.path if place and any(Path(place).glob("*.dist-info"))}
     return [*sorted(places), Path(__file__).parents[2]]

@@ -21,14 +21,14 @@ Work = Callable[[], None]
 
 
 def run(work: Work) -> None:
-    """Run `work` in a fork, which prints an error as one line. Exit with the fork's status where it failed."""
+    """Run `work` in a fork, which prints an error as one line. Exit with the fork's status if it fails."""
     _wait(_start(work))
 
 
 def run_side_by_side(works: Mapping[str, Work], after: Mapping[str, Collection[str]], cores: int) -> Iterator[str]:
     """Run each work in a fork, as many at a time as cores are free; yield the name of each when it is done.
 
-    All calls in this checkout share the cores. The first work of a call starts even where none is free. Where a work fails,
+    All calls in this checkout share the cores. The first work of a call starts even if none is free. If a work fails,
     end the others and exit with its status.
 
     Args:
@@ -58,7 +58,7 @@ def run_side_by_side(works: Mapping[str, Work], after: Mapping[str, Collection[s
 
 
 def _free_core(cores: int) -> IO[str] | None:
-    """Take a core that is free, until its file is unlocked or this process and its forks have ended."""
+    """Take a free core, until its file is unlocked or this process and its forks have ended."""
     CORE_LOCKS.mkdir(parents=True, exist_ok=True)
     for core in range(cores):
         file = (CORE_LOCKS / str(core)).open("a")

@@ -1,6 +1,7 @@
-"""Landlock, by which a Linux process gives up for good what it may open (https://docs.kernel.org/userspace-api/landlock.html).
+"""Landlock: a Linux process gives up for good the right to open most files
+(https://docs.kernel.org/userspace-api/landlock.html).
 
-What is open already stays open. The rights hold for the process and all that it starts, whoever its user is.
+Files that are already open stay open. The restriction also holds for all processes that it starts, whatever their user.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class _Beneath(ctypes.Structure):
 
 
 def version() -> int:
-    """Of the running kernel's Landlock; 0 where there is none."""
+    """Return the version of the running kernel's Landlock; 0 if it has none."""
     if not sys.platform.startswith("linux"):
         return 0
     return max(0, _LIBRARY.syscall(CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(VERSION)))
@@ -44,18 +45,19 @@ def version() -> int:
 def restrict(
     read: Iterable[Path], write: Iterable[Path], *, listed: Iterable[Path] = (), network: bool = False
 ) -> None:
-    """From now on this process opens nothing but what lies beneath `read` and `write`, executes nothing, makes no TCP
-    connection unless `network`, and signals no process that has not restricted itself with it; as far as `version()` goes.
+    """Restrict this process for good, as far as `version()` allows.
 
-    Of what lies beneath the folders `listed` it sees the names. Paths that are missing are left out.
+    It opens nothing but what lies beneath `read` and `write`, and executes nothing. It makes no TCP connection unless
+    `network`, and signals no process outside its own restriction. It may list the folders beneath `listed`. Missing
+    paths are left out.
 
     Raises:
         OSError: the kernel has no Landlock, or refuses.
     """
-    known = version()
-    rights = ALL_BY_VERSION[max((v for v in ALL_BY_VERSION if v <= known), default=1)]
-    rules = _Ruleset(rights, 0 if network or known < 4 else NETWORK, SCOPES if known >= 6 else 0)
-    size = 8 if known < 4 else 16 if known < 6 else 24
+    supported = version()
+    rights = ALL_BY_VERSION[max((v for v in ALL_BY_VERSION if v <= supported), default=1)]
+    rules = _Ruleset(rights, 0 if network or supported < 4 else NETWORK, SCOPES if supported >= 6 else 0)
+    size = 8 if supported < 4 else 16 if supported < 6 else 24
     ruleset = _call(CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
         for path in read:
@@ -72,7 +74,7 @@ def restrict(
 
 
 def around(root: Path, hidden: Iterable[Path]) -> list[Path]:
-    """The paths that together hold all beneath `root` but what lies beneath `hidden`."""
+    """Return the paths that together contain everything beneath `root` except what lies beneath `hidden`."""
     inside = [path for path in hidden if path.exists() and path.is_relative_to(root)]
     if root in inside:
         return []

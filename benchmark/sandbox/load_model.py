@@ -1,4 +1,4 @@
-"""`benchmark.load_model`: a published row, or one that was built here, as a torch module."""
+"""`benchmark.load_model`: a row that was published, or built in this checkout, as a torch module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.confinement import required
 from benchmark.sandbox.model import SandboxedModel
 from benchmark.specs import tracks
-from benchmark.specs.rows import Row, at_hand, load_row
+from benchmark.specs.rows import at_hand, load_row
 
 
 def load_model(
@@ -20,26 +20,29 @@ def load_model(
 ) -> torch.nn.Module:
     """Load a row's model, in evaluation mode and frozen.
 
-    It takes images (n, c, h, w) in [0, 1] at the track's resolution, normalises them itself, and returns logits (n, classes).
-    Its weights are those of the last build in the checkout in which the caller stands, else the published ones, whose sha256
+    It takes images (n, c, h, w) in [0, 1] at the track's resolution, normalises them itself, and returns logits (n,
+    classes). Its weights are those of the last build in the caller's checkout, else the published ones, whose sha256
     is the Record's.
 
     Args:
         row: `<submission>-<variant>`, as `rvb list` names it.
         device: where the model goes, such as "cuda".
-        sandbox: run the submission's code in a sandboxed process, which the model returned asks (Linux). It gives logits and
-            gradients of the images, and has no parameters.
+        sandbox: run the submission's code in a sandboxed process, which the returned model asks (Linux). The model
+            then gives logits and gradients of the images, and has no parameters.
 
     Raises:
-        BenchmarkError: an unknown track or row (the near miss is suggested); a row that is neither published with weights nor
-            built here (the command that builds it is named); weights that do not fit the code; or no sandbox on this machine.
+        BenchmarkError: an unknown track or row (the near miss is suggested); a row that is neither published with
+            weights nor built here (the message names the command that builds it); weights that do not fit the code;
+            or no sandbox on this machine.
     """
     with contextlib.chdir(paths.home()):
         loaded = at_hand(load_row(track, row))
-        if (given := loaded.given) and (sha256 := files.sha256_file(given)) != (recorded := _recorded(loaded)):
-            raise BenchmarkError(
-                f"{given} has sha256 {sha256}, its Record says {recorded}; bring it back with git, or install again"
-            )
+        if given := loaded.given:
+            record = files.read_json(paths.PUBLISHED / loaded.track.name / f"{loaded.name}.json")
+            recorded = record["sha256"]["weights"]
+            if (sha256 := files.sha256_file(given)) != recorded:
+                words = f"{given} has sha256 {sha256}, its Record says {recorded}"
+                raise BenchmarkError(f"{words}; bring it back with git, or install again")
         if not loaded.weights.exists():
             other = "" if track == "digits" else f" --track {track}"
             raise BenchmarkError(
@@ -58,7 +61,3 @@ def list_models(track: str = "digits") -> list[str]:
         folder = paths.PUBLISHED / tracks.load(track).name
         weights = (path.stem for path in (folder / "weights").glob("*.safetensors"))
         return sorted(name for name in weights if (folder / f"{name}.json").exists())
-
-
-def _recorded(row: Row) -> str:
-    return files.read_json(paths.PUBLISHED / row.track.name / f"{row.name}.json")["sha256"]["weights"]

@@ -1,8 +1,8 @@
-"""A row's model in the sandbox, and, on the evaluator's side, a torch module that asks it.
+"""A row's model in the sandbox, and the evaluator's torch module that asks it.
 
-The evaluator never imports a method.py. The process builds the model and loads its weights; it gets images and returns
-logits, or, for a gradient of the logits, the gradient of the images: what it computes is what the model would compute here,
-bit for bit. It has no labels, no test images but those that it is asked about, and writes to its own folder alone.
+The evaluator never imports a method.py. The process builds the model and loads its weights. It gets images and
+returns logits, or the gradient of the images for a gradient of the logits: bit for bit what the model would compute
+in the evaluator. It has no labels, sees only the images that it is asked about, and writes only to its own folder.
 """
 
 from __future__ import annotations
@@ -38,17 +38,16 @@ from benchmark.sandbox.submitted import in_force, in_words, start
 from benchmark.specs.rows import Row
 
 WIDEST = 8  # bytes of a number
-CALLS, ROWS = 64, 32  # kept of what a model is asked: calls, and images of each
-WHOLE_CALLS = 32
+CALLS, ROWS, WHOLE_CALLS = 64, 32, 32  # calls that `Asked` keeps, images of each, and calls that are kept whole
 Call = tuple[torch.Tensor, torch.Tensor, int | None]
 CALL_SECONDS = 600.0  # for one pass of the model, forwards or backwards, and for building it
 
 
 class Asked:
-    """Some of what a model is asked, with its answers: of some calls, each as likely as any other, and of the last one.
+    """A sample of what a model was asked, with its answers: random calls, each equally likely, and the last call.
 
-    No model can know which, since the operating system's randomness chooses. Of a call that is not kept `whole`, as those of
-    random models are, some images are kept.
+    The operating system's randomness chooses, so no model can know which calls are kept. Unless `whole`, as for
+    random models, only some images of a call are kept.
     """
 
     def __init__(self, whole: bool) -> None:
@@ -57,7 +56,7 @@ class Asked:
         self._calls, self._seen, self._last = list[Call](), 0, list[Call]()
 
     def add(self, images: torch.Tensor, answers: torch.Tensor, seed: int | None) -> None:
-        """Sees a call: images (n, c, h, w), logits (n, classes), and what noise was drawn from."""
+        """Note a call: images (n, c, h, w), logits (n, classes), and the seed of the model's noise."""
         place = self._random.randrange(self._seen + 1)
         self._seen += 1
         rows = [*range(len(images))]
@@ -71,7 +70,7 @@ class Asked:
             self._calls[place] = call
 
     def take(self) -> list[Call]:
-        """Return the calls that are kept, the last one first, and begin anew."""
+        """Return the kept calls, the last one first, and start over."""
         calls = [*self._last, *(call for call in self._calls if all(call is not last for last in self._last))]
         self._calls, self._seen, self._last = [], 0, []
         return calls
@@ -80,10 +79,10 @@ class Asked:
 class SandboxedModel(Remote):
     """Images (n, c, h, w) in [0, 1] to logits (n, classes), by asking the process that holds the row's model.
 
-    A model of the open division may draw noise: its generator is set, before each pass, to a number that this process's
-    generator draws, so that the same seed here gives the same noise there. No gradient of a gradient is to be had.
+    A model of the open division may draw noise. Before each pass its generator is seeded with a number that this
+    process's generator draws, so the same seed here gives the same noise there. There are no second derivatives.
 
-    The process exists at once, and builds the model, in evaluation mode, when `build` is called.
+    The process starts at once, and builds the model, in evaluation mode, when `build` is called.
     """
 
     def __init__(self, row: Row, device: torch.device, parts: tuple[str, ...]) -> None:
@@ -94,15 +93,12 @@ class SandboxedModel(Remote):
         )  # fmt: skip
         self._process, self.close = process, process.close
         self._draws = row.submission.division == "open"
-        self.tickets, self.released = itertools.count(), list[int]()  # of passes, and of those that are over
-        self.asked: Asked | None = None  # what keeps some of its answers
+        self.tickets, self.released = itertools.count(), list[int]()  # of passes, and of ended passes
+        self.asked: Asked | None = None  # keeps some of its answers
         self.eval()
 
     def build(self) -> None:
-        """
-        Raises:
-            BenchmarkError: as `trained_model` does, or this machine refuses to confine a process.
-        """
+        """Build the model. Raise BenchmarkError as `trained_model` does, or if this machine refuses to confine a process."""
         self._process.ask("build")
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -113,8 +109,9 @@ class SandboxedModel(Remote):
     def ask_logits(
         self, images: torch.Tensor, ticket: int | None = None, seed: int | None = None
     ) -> tuple[torch.Tensor, bool]:
-        """Logits, and whether they have a gradient, for which `ticket` names the pass. A model that draws noise draws it from
-        `seed`, else from this process's generator.
+        """Return logits, and whether they have a gradient, for which `ticket` names the pass.
+
+        A model that draws noise draws it from `seed`, else from this process's generator.
         """
         seed = self._drawn() if seed is None else seed
         entered, released = fused_ops.entered(), [self.released.pop() for _ in range(len(self.released))]
@@ -130,42 +127,42 @@ class SandboxedModel(Remote):
         return answers.to(images.device), answer.get("follows") is True
 
     def logits_with(self, images: torch.Tensor, weights: Weights) -> tuple[torch.Tensor, int]:
-        """Logits of the model with other attention weights, and how much attention was replaced."""
+        """Return logits of the model with other attention weights, and how many attentions were replaced."""
         answer, tensors = self._process.ask(
             "logits_with", {"images": images}, most=2**28, weights=weights, seed=self._drawn()
         )
         return self._one(tensors, "logits").to(images.device), self._count(answer, "replaced")
 
     def ask_gradient(self, ticket: int, gradient: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
-        """The gradient of the images, of this shape, by the pass's ticket and the gradient of its logits; None for none."""
+        """Return the gradient of the images, of this shape, by the pass's ticket and the gradient of its logits; or None."""
         most = WIDEST * shape.numel()
         answer, tensors = self._process.ask("gradient", {"gradient": gradient}, most=most, ticket=ticket)
         if answer.get("none") is True:
             return None
-        found = self._one(tensors, "gradient")
-        if found.shape != shape:
-            raise self._wrong(f"a gradient {tuple(found.shape)} of {tuple(shape)}")
-        return found.to(gradient.device)
+        slope = self._one(tensors, "gradient")
+        if slope.shape != shape:
+            raise self._wrong(f"a gradient {tuple(slope.shape)} of {tuple(shape)}")
+        return slope.to(gradient.device)
 
     def internals(self, images: torch.Tensor) -> Internals:
-        """What the process says of the model (attacks/internals.py)."""
+        """Return what the process reports about the model (attacks/internals.py)."""
         answer, _ = self._process.ask("internals", {"images": images})
         try:
             return TypeAdapter(Internals).validate_python(answer)
         except ValidationError:
-            raise self._wrong("what it says of the model") from None
+            raise self._wrong("internals") from None
 
     def description(self) -> tuple[Any, Tensors]:
-        """The network as `benchmark.layers.description.describe` has it."""
+        """Return the network as `benchmark.layers.description.describe` does."""
         answer, tensors = self._process.ask("description", most=largest_weights())
         return answer.get("layers"), tensors
 
     def memory(self) -> int:
-        """Bytes of a GPU that its process has held at most, as that process says."""
+        """Return the peak bytes of GPU memory that its process reports."""
         return self._count(self._process.ask("memory")[0], "bytes")
 
     def _drawn(self) -> int | None:
-        """What a model of the open division draws its noise from."""
+        """Return a seed for the noise of a model of the open division."""
         return int(torch.randint(2**62, ())) if self._draws else None
 
     def _one(self, tensors: Tensors, name: str) -> torch.Tensor:
@@ -179,11 +176,13 @@ class SandboxedModel(Remote):
         return answer[name]
 
     def _wrong(self, what: str) -> BenchmarkError:
-        return BenchmarkError(f"{self._process.owner}: the process that runs its code answers wrongly: {what}")
+        return BenchmarkError(
+            f"{self._process.owner}: the process that runs its code returned malformed output: {what}"
+        )
 
 
 class _Pass(torch.autograd.Function):
-    """A pass of a sandboxed model; going back asks its process again."""
+    """A pass of a sandboxed model; the backward pass asks its process again."""
 
     @staticmethod
     def forward(ctx: Any, images: torch.Tensor, model: SandboxedModel) -> torch.Tensor:
@@ -201,7 +200,7 @@ class _Pass(torch.autograd.Function):
 
 
 class _Served:
-    """In the process: the model, and the passes that may be gone back through, by ticket."""
+    """In the sandboxed process: the model, and by ticket the passes that may still be differentiated."""
 
     def __init__(self, row: Row, device: torch.device) -> None:
         self.row, self.device = row, device
@@ -238,9 +237,9 @@ class _Served:
 
     def gradient(self, gradient: torch.Tensor, ticket: int) -> Message:
         images, answers = self.passes[ticket]
-        slope = gradient.to(self.device)
-        found = torch.autograd.grad(answers, images, slope, retain_graph=True, allow_unused=True)[0]
-        return ({"none": True}, {}) if found is None else ({"none": False}, {"gradient": found})
+        above = gradient.to(self.device)
+        slope = torch.autograd.grad(answers, images, above, retain_graph=True, allow_unused=True)[0]
+        return ({"none": True}, {}) if slope is None else ({"none": False}, {"gradient": slope})
 
     def internals(self, images: torch.Tensor) -> Message:
         return asdict(internals(self.model, images.to(self.device))), {}
@@ -260,12 +259,13 @@ def _seed(seed: int | None) -> None:
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """What is evaluated: never an object that the row's own code made in the evaluator's process.
+    """The evaluated model. It is never an object that the row's own code made in the evaluator's process.
 
     Attributes:
-        model: in evaluation mode, frozen: in the sandbox, or, where it is certified, rebuilt here from a description of it.
-        wall: what holds the row's own code, in words.
-        claimed: the row's own model in the sandbox, where `model` is one that was rebuilt from layers known here.
+        model: in evaluation mode, frozen: in the sandbox, or, for a certified row, rebuilt here from a description of
+            its layers.
+        wall: the parts of the sandbox that confine the row's own code, as text.
+        claimed: the row's own model in the sandbox, if `model` was rebuilt.
     """
 
     model: nn.Module
@@ -274,15 +274,14 @@ class EvaluatedModel:
 
     @property
     def memory(self) -> int:
-        """Bytes of a GPU that the row's process and this one have held at most."""
+        """Return the peak bytes of GPU memory of the row's process and of this one."""
         asked = self.claimed or self.model
         return peak() + (asked.memory() if isinstance(asked, SandboxedModel) else 0)
 
     def confirm(self, images: torch.Tensor, batch_size: int, row: str) -> None:
         """Compare the rebuilt network with the row's own model on images (n, c, h, w).
 
-        Raises:
-            BenchmarkError: they differ in a bit of a logit, with the first image.
+        Raise BenchmarkError, which names the first image, if a bit of a logit differs.
         """
         if self.claimed is None:
             return
@@ -293,7 +292,7 @@ class EvaluatedModel:
                 image = int((own != rebuilt).any(1).nonzero()[0])
                 where = f" for image {image} by {float((own[image] - rebuilt[image]).abs().max()):.3g}"
             raise BenchmarkError(
-                f"{row}: its logits differ{where} from those of the network rebuilt from its layers, which is what would be "
+                f"{row}: its logits differ{where} from those of the network rebuilt from its layers, which would be "
                 "certified; let its layers do what their types do, or leave the certificate out"
             )
 
@@ -303,9 +302,10 @@ Spare = Callable[[], AbstractContextManager[nn.Module]]
 
 @contextmanager
 def spare_models(row: Row, device: torch.device, count: int) -> Iterator[list[Spare]]:
-    """`count` times the row's own model, each in a process of its own that exists now, before an image is read, and builds
-    the model when it is entered. It has been asked nothing, and ends with the block that entered it, or with this one. None
-    where nothing holds the row's code, which could then do anything.
+    """Yield `count` copies of the row's own model, each in a process of its own that was asked nothing yet.
+
+    The processes start now, before an image is read. Each builds its model when it is entered, and ends with that
+    block or with this one. Without a sandbox the list is empty, since the row's code could then do anything.
     """
     parts = in_force()
     with ExitStack() as ends:
@@ -322,11 +322,11 @@ def _built(model: SandboxedModel) -> Iterator[SandboxedModel]:
 
 @contextmanager
 def evaluated_model(row: Row, device: torch.device) -> Iterator[EvaluatedModel]:
-    """The row's network with its trained weights, for as long as the block lasts.
+    """Yield the row's network with its trained weights.
 
     Raises:
-        BenchmarkError: the weights are missing or do not fit, the row's code fails, or a certified row has layers that no
-            certificate knows.
+        BenchmarkError: the weights are missing or do not fit, the row's code fails, or a certified row has layers
+            that no certificate knows.
     """
     if not (parts := in_force()):
         yield EvaluatedModel(trained_model(row, device), in_words(parts))

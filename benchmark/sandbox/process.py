@@ -1,7 +1,7 @@
 """A sandboxed process: forked, confined, asked, and ended.
 
-It is a fork of the evaluator, made before the evaluator has read an image or a label: it shares what was imported, so that it
-costs milliseconds, and nothing else that matters. It sees the evaluator's memory as it was then, never as it becomes.
+It is a fork of the evaluator, made before the evaluator reads an image or a label. A fork costs milliseconds, since
+it shares all imported modules. It sees the evaluator's memory as it was then, never as it becomes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmark.runtime.errors import BenchmarkError, OutOfMemory, in_submission,
 from benchmark.sandbox.channel import Broken, Channel, Ended, Message
 from benchmark.sandbox.confinement import Confinement, confine
 
-LONGEST = 2_000  # characters of what untrusted code says
+LONGEST = 2_000  # characters of a text from untrusted code
 Work = Callable[[Channel], None]
 
 
@@ -35,10 +35,10 @@ class Refused(BenchmarkError, RuntimeError):
 
 
 class Process:
-    """A process that runs `work` on its end of a channel, as the evaluator holds it; as a context, it ends with the block.
+    """A process that runs `work` on its end of a channel, as the evaluator sees it; as a context, it ends with the block.
 
     Attributes:
-        owner: in messages, such as submissions/Wong2020Fast.
+        owner: its name in messages, such as submissions/Wong2020Fast.
         seconds: how long an answer may take.
     """
 
@@ -69,24 +69,25 @@ class Process:
     def ask(
         self, call: str, tensors: Mapping[str, torch.Tensor] | None = None, *, most: int = 2**26, **values: Any
     ) -> Message:
-        """Call a method of what the process serves, with tensors and JSON values by name; its answer's tensors have at most
-        `most` bytes.
+        """Call a method of the object that the process serves, with tensors and JSON values by name.
+
+        The tensors of the answer have at most `most` bytes.
 
         Raises:
-            BenchmarkError: the process ended, was silent too long or answered what is no answer; or its own words.
-            OutOfMemory: memory did not suffice there.
-            Refused: torch raised its RuntimeError there.
+            BenchmarkError: the process ended, was silent for too long, sent a malformed answer, or reported an error.
+            OutOfMemory: the process ran out of memory.
+            Refused: torch raised its RuntimeError in the process.
         """
         self.send({"call": call, **values}, tensors, self.seconds)
         return self.receive(most=most)
 
     def send(self, message: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None, seconds: float) -> None:
-        """Send a message; where the process has ended, the next `receive` says so."""
-        with contextlib.suppress(Broken):  # it may have ended with a last word, which is still to be read
+        """Send a message. If the process has ended, the next `receive` raises."""
+        with contextlib.suppress(Broken):  # it may have ended after a last message, which is still to be read
             self.channel.send(message, tensors, seconds)
 
     def receive(self, *, most: int = 2**26, seconds: float | None = None) -> Message:
-        """Return the next message that it sends; raises as `ask` does."""
+        """Return the next message that the process sends. Raise as `ask` does."""
         try:
             answer, tensors = self.channel.receive(most, seconds or self.seconds)
         except Broken as problem:
@@ -100,13 +101,13 @@ class Process:
 
 
 def plain(words: object) -> str:
-    """What untrusted code says, in one line of printable characters."""
+    """Return text of untrusted code as one line of printable characters."""
     shown = "".join(c if c.isprintable() else " " for c in str(words))
     return " ".join(shown.split())[:LONGEST]
 
 
 def serve(channel: Channel, served: object) -> None:
-    """In the process: answer each message by the method of `served` that it calls, until the other side ends."""
+    """Answer each message by the method of `served` that it calls, until the other side ends. For the sandboxed process."""
     while True:
         try:
             message, tensors = channel.receive(2**40)
@@ -118,12 +119,12 @@ def serve(channel: Channel, served: object) -> None:
             answer = _failure(error), {}
         del message, tensors
         if answer[0].get("memory") is True and torch.cuda.is_initialized():
-            torch.cuda.empty_cache()  # what did not suffice is for others
+            torch.cuda.empty_cache()  # other processes need the memory
         channel.send(*answer)
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    """The answer that says what was raised, and where in a submission."""
+    """Return the answer that reports an exception, with its line in a submission."""
     place = None if isinstance(error, BenchmarkError) else in_submission(error)
     words = f"{place}: {said(error)}" if place else said(error)
     memory = out_of_memory(error)
@@ -132,21 +133,21 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 def _become(work: Work, connection: socket.socket, rules: Confinement, home: Path, parent: int) -> None:
-    """In the fork; does not return.
+    """Confine this fork, run `work`, and exit.
 
-    The folder that it writes to stands in `home`, under a name that no other process knows. Others may not list `home`, and
-    whether a file of a known name exists is what Landlock lets any process find out.
+    The process writes to a folder in `home` whose name no other process knows. Others may not list `home`, and
+    Landlock does not hide whether a file of a known name exists.
     """
     channel = Channel(connection)
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when who started it does
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its parent does
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _close_all_but(connection.fileno())
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         own = home / secrets.token_hex(16)
         own.mkdir()
         confine(rules, own)
-        if os.getppid() == parent:  # else it ended before it was told to end this one
+        if os.getppid() == parent:  # else the parent ended before `die_with_parent`
             work(channel)
     except (Exception, SystemExit) as error:
         with contextlib.suppress(Broken):
@@ -156,7 +157,7 @@ def _become(work: Work, connection: socket.socket, rules: Confinement, home: Pat
 
 
 def _close_all_but(kept: int) -> None:
-    """Every file of the evaluator's; what the code prints goes nowhere."""
+    """Close all files of the evaluator; discard what the code prints."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
@@ -166,14 +167,14 @@ def _close_all_but(kept: int) -> None:
 
 
 def _ended_by(pid: int) -> str:
-    """Say how a process ended, which may need seconds where it held a GPU's memory; "" where it says nothing of itself."""
+    """Return how a process ended; "" if it exited with status 0. Wait up to 3 s, since freeing a GPU's memory takes time."""
     for _ in range(300):
         try:
             status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # who closed it has waited for it
+        except ChildProcessError:  # `close` has waited for it
             return ""
         if status is not None and status.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
-            memory = ", perhaps for want of memory" if status.si_status == signal.SIGKILL else ""
+            memory = ", perhaps out of memory" if status.si_status == signal.SIGKILL else ""
             return f"it was ended by {signal.Signals(status.si_status).name}{memory}"
         if status is not None:
             return f"it ended with exit status {status.si_status}" if status.si_status else ""
@@ -182,10 +183,10 @@ def _ended_by(pid: int) -> str:
 
 
 def _end(parent: int, pid: int, connection: socket.socket, home: Path) -> None:
-    if os.getpid() != parent:  # another fork, which inherits the object and not the process
+    if os.getpid() != parent:  # this is another fork: the process is not its child
         return
     connection.close()
-    for end in (os.killpg, os.kill):  # its forks, where nothing refuses them, are in the group that it leads
+    for end in (os.killpg, os.kill):  # its forks, if nothing refuses them, are in its process group
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):

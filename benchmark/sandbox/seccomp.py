@@ -1,5 +1,5 @@
-"""System calls that a process gives up for good, by seccomp: those that start programs, reach other processes or the
-network, mark files where other processes see it, or change what holds it. Everything else goes on, so that torch runs.
+"""seccomp: a process gives up system calls for good. Refused are those that start programs, reach other processes or the
+network, mark files where other processes see it, or change the confinement. All others are allowed, so that torch runs.
 """
 
 from __future__ import annotations
@@ -13,33 +13,32 @@ from functools import cache
 
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000  # libseccomp's actions; an error's number is added to the second
 NOT_EQUAL, MASKED_EQUAL = 1, 7  # its comparisons
-ERRORS = {"clone3": errno.ENOSYS}  # whose flags lie in memory; the C library takes clone then
+ERRORS = {"clone3": errno.ENOSYS}  # its flags lie in memory; the C library then calls clone
 CLONE_THREAD, SOCKET_KIND, WORD = 0x10000, 0xF, 2**32 - 1  # masks: clone's flags, a socket's type, an int's bits
 # clone with the flag of any namespace
 FLAGS = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 NAMESPACES = [("clone", (0, MASKED_EQUAL, flag, flag)) for flag in FLAGS]
-# who is sent a signal when a file is ready, and which: F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP; who is told
-# of its use: F_SETLEASE, F_NOTIFY; its flags: FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
+# signals when a file is ready: F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP; notices of its use: F_SETLEASE,
+# F_NOTIFY; its flags: FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
 FILES_OF_OTHERS = {"fcntl": (8, 10, 15, 1024, 1026), "ioctl": (0x8901, 0x8902, 0x40086602, 0x401C5820)}
-# F_GETLK, F_SETLK, F_SETLKW and those of open files: other processes see locks on files that all read
+# F_GETLK, F_SETLK, F_SETLKW and those of open files: other processes see locks on shared files
 LOCKS = (5, 6, 7, 36, 37, 38)
-# the signal at the parent's death, and whether others may look in, once they are set
-SET_FOR_GOOD = (1, 4)  # PR_SET_PDEATHSIG, PR_SET_DUMPABLE
+SET_FOR_GOOD = (1, 4)  # PR_SET_PDEATHSIG, PR_SET_DUMPABLE: may not be changed after `confine`
 REFUSED = (
     # other programs and processes
     "execve", "execveat", "fork", "vfork", "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp",
     "pidfd_open", "pidfd_getfd", "pidfd_send_signal", "kill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo",
-    # what holds it
+    # the confinement itself
     "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "fsopen", "fsmount", "fspick", "fsconfig", "open_tree",
     "move_mount", "mount_setattr", "setrlimit", "personality", "add_key", "request_key", "keyctl",
-    # memory that other processes share, and files without their names
+    # memory shared with other processes, and files without their names
     "shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd", "msgrcv", "msgctl",
     "mq_open", "mq_unlink", "open_by_handle_at", "name_to_handle_at",
-    # marks on files, which other processes see whatever they may open; who watches a file sees it used
+    # marks on files, which other processes see even if they may not open them; watching files
     "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "futimesat",
     "utimensat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",
     "removexattrat", "file_setattr", "inotify_init", "inotify_init1", "fanotify_init", "mincore", "cachestat",
-    # marks on processes, which others see too
+    # marks on processes, which others see
     "setpriority", "ioprio_set", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr", "setpgid",
     "setsid",
     # another user: the kernel then forgets to end the process with its parent
@@ -48,17 +47,16 @@ REFUSED = (
     "bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "kexec_load",
     "init_module", "finit_module", "delete_module", "swapon", "swapoff", "reboot", "acct", "quotactl", "sethostname",
     "setdomainname", "settimeofday", "clock_settime", "adjtimex", "clock_adjtime", "vhangup", "syslog",
-    # whoever calls
+    # incoming connections
     "accept", "accept4",
 )  # fmt: skip
-REFUSED_WITHOUT_NETWORK = ("connect", "flock")  # what downloads takes locks; it has no labels to tell anybody
-REFUSED_WITHOUT_GPU = ("bind", "listen")  # which CUDA's first call needs, of AF_UNIX
+REFUSED_WITHOUT_NETWORK = ("connect", "flock")  # downloads take locks; such a process has no labels
+REFUSED_WITHOUT_GPU = ("bind", "listen")  # CUDA's first call needs them, of AF_UNIX
 INTERNET, FAMILIES = (socket.AF_INET, socket.AF_INET6), 64  # more than the kernel knows
 
 
-Rule = tuple[
-    str, tuple[int, ...]
-]  # a call; its argument's number, the comparison and with what, or () for any arguments
+# a call; its argument's number, the comparison and its operands, or () for any arguments
+Rule = tuple[str, tuple[int, ...]]
 
 
 class _Condition(ctypes.Structure):
@@ -68,11 +66,11 @@ class _Condition(ctypes.Structure):
 
 
 def refuse(*, network: bool = False, gpu: bool = False) -> None:
-    """From now on the calls above fail with EPERM in this process; those of the network too, unless `network`.
+    """Let the calls above fail with EPERM in this process from now on; those of the network too, unless `network`.
 
-    With `network` it may connect by TCP, and by nothing else: no datagram, no local socket. With `gpu` it may make sockets of
-    AF_UNIX and listen there, but connect to none. Nobody is accepted. Pairs of sockets within the process are not refused,
-    but for datagrams, which reach another process's socket without a connection.
+    With `network` it may connect by TCP, and by nothing else: no datagram, no local socket. With `gpu` it may make
+    sockets of AF_UNIX and listen there, but connect to none. It accepts no connection. Pairs of sockets within the
+    process are allowed, except datagram sockets, which reach another process's socket without a connection.
 
     Raises:
         OSError: there is no libseccomp, or the kernel refuses.
@@ -98,42 +96,38 @@ def refuse(*, network: bool = False, gpu: bool = False) -> None:
 
 
 def load(rules: Iterable[Rule]) -> None:
-    """From now on these calls fail in this process.
-
-    Raises:
-        OSError: there is no libseccomp, or the kernel refuses.
-    """
+    """Let these calls fail in this process from now on. Raise OSError if libseccomp is missing or the kernel refuses."""
     if (seccomp := library()) is None:
         raise OSError(errno.ENOSYS, "libseccomp is missing")
-    held = seccomp.seccomp_init(ALLOW)
+    context = seccomp.seccomp_init(ALLOW)
     for name, condition in rules:
         number = seccomp.seccomp_syscall_resolve_name(name.encode())
         conditions = (_Condition * bool(condition))(*[_Condition(*condition)] if condition else ())
         if number >= 0:  # this processor's kernel knows the call
             action = ERRNO + ERRORS.get(name, errno.EPERM)
-            _check(seccomp.seccomp_rule_add_array(held, action, number, len(conditions), conditions))
-    _check(seccomp.seccomp_load(held))
-    seccomp.seccomp_release(held)
+            _check(seccomp.seccomp_rule_add_array(context, action, number, len(conditions), conditions))
+    _check(seccomp.seccomp_load(context))
+    seccomp.seccomp_release(context)
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """libseccomp, which most Linux systems bring; None where it is missing."""
+    """Return libseccomp, which most Linux systems have; None if it is missing."""
     try:
-        found = ctypes.CDLL("libseccomp.so.2")
+        seccomp = ctypes.CDLL("libseccomp.so.2")
     except OSError:
         return None
-    found.seccomp_init.argtypes, found.seccomp_init.restype = (ctypes.c_uint32,), ctypes.c_void_p
-    found.seccomp_load.argtypes = found.seccomp_release.argtypes = (ctypes.c_void_p,)
-    found.seccomp_syscall_resolve_name.argtypes = (ctypes.c_char_p,)
-    found.seccomp_rule_add_array.argtypes = (
+    seccomp.seccomp_init.argtypes, seccomp.seccomp_init.restype = (ctypes.c_uint32,), ctypes.c_void_p
+    seccomp.seccomp_load.argtypes = seccomp.seccomp_release.argtypes = (ctypes.c_void_p,)
+    seccomp.seccomp_syscall_resolve_name.argtypes = (ctypes.c_char_p,)
+    seccomp.seccomp_rule_add_array.argtypes = (
         ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, ctypes.POINTER(_Condition)
     )  # fmt: skip
-    return found
+    return seccomp
 
 
 def _among(name: str, argument: int, mask: int, values: Iterable[int]) -> list[Rule]:
-    """A call where an argument, under the mask, has one of the values."""
+    """Return the rules for a call one of whose arguments, under the mask, has one of the values."""
     return [(name, (argument, MASKED_EQUAL, mask, value)) for value in values]
 
 

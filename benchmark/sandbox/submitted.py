@@ -1,4 +1,4 @@
-"""The code of submissions in a sandbox: what `params.yaml` asks for, and what each process may read and write."""
+"""Processes for submitted code: what `params.yaml` asks for, and what each process may read and write."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.sandbox.channel import Channel
+from benchmark.sandbox.channel import Channel, Tensors
 from benchmark.sandbox.confinement import Confinement, memory_limit, required
 from benchmark.sandbox.process import Process, Work
 from benchmark.specs import submissions
 from benchmark.specs.run_settings import run_settings
 
-MOST_SAID = 100_000  # messages and lines, of one process
+MOST_SAID = 100_000  # messages and printed lines of one process
 Hear = Callable[[dict[str, Any]], object]
 
 
 def in_force() -> tuple[str, ...]:
-    """The parts of the sandbox that params.yaml asks for; none where code runs as the evaluator itself does.
+    """Return the parts of the sandbox that params.yaml asks for; none if code runs as the evaluator itself does.
 
-    Raises:
-        BenchmarkError: it asks for a full one, and this machine lacks a part.
+    Raise BenchmarkError if it asks for a full sandbox and this machine lacks a part.
     """
     return required(run_settings().wall)
 
 
 def in_words(parts: tuple[str, ...]) -> str:
-    """As a Record has it."""
+    """Return the parts as a Record lists them."""
     return ", ".join(parts) or "none"
 
 
@@ -44,7 +43,7 @@ def start(
     network: bool = False,
     among: int = 1,
 ) -> Process:
-    """Start a process that does `work` with the code of the submissions named, of which the first answers for it.
+    """Start a process that does `work` with the code of the named submissions; messages name the first of them.
 
     Args:
         seconds: how long an answer may take.
@@ -65,40 +64,43 @@ def start(
     return Process(work, rules, owner=f"submissions/{names[0]}", seconds=seconds)
 
 
-def run(work: Callable[[Hear], object], hear: Hear, *names: str, seconds: float, **rules: Any) -> None:
-    """Run `work(send)` in a sandbox, which has so many `seconds` in all, and tell `hear` each message of JSON values that it
-    sends. Without a sandbox in params.yaml it runs here. `rules` are those of `start`.
+def run(
+    work: Callable[[Hear], Tensors | None], hear: Hear, *names: str, seconds: float, most: int = 0, **rules: Any
+) -> Tensors:
+    """Run `work(send)` in a sandbox and return its tensors; without a sandbox in params.yaml, run it in this process.
+
+    Args:
+        work: the function. It sends messages of JSON values, and returns None or tensors by name.
+        hear: called with each message.
+        seconds: the time that all of it may take.
+        most: bytes of the tensors, at most.
+        rules: more arguments of `start`.
 
     Raises:
         BenchmarkError: the process fails, or its code does, or it sends more than `MOST_SAID` messages.
     """
     if not (parts := in_force()):
-        work(hear)
-        return
+        return work(hear) or {}
 
     def sending(channel: Channel) -> None:
-        work(channel.send)
-        channel.send({})
+        channel.send({}, work(channel.send))
 
     until = time.monotonic() + seconds
     with start(sending, parts, *names, seconds=seconds, **rules) as process:
         for _ in range(MOST_SAID):
-            if not (message := process.receive(most=0, seconds=left(until, process.owner))[0]):
-                return
+            message, tensors = process.receive(most=most, seconds=left(until, process.owner))
+            if not message:
+                return tensors
             hear(message)
         raise too_much(process.owner)
 
 
 def left(until: float, owner: str) -> int:
-    """Seconds up to a moment of the monotonic clock, rounded up.
-
-    Raises:
-        BenchmarkError: it is past.
-    """
+    """Return the seconds up to a moment of the monotonic clock, rounded up. Raise BenchmarkError if the moment is past."""
     if (seconds := until - time.monotonic()) <= 0:
-        raise BenchmarkError(f"{owner}: its code does not come to an end in the time that it has")
+        raise BenchmarkError(f"{owner}: its code does not end in the time that it has")
     return math.ceil(seconds)
 
 
 def too_much(owner: str) -> BenchmarkError:
-    return BenchmarkError(f"{owner}: its code says more than {MOST_SAID:,} things; let it print less")
+    return BenchmarkError(f"{owner}: its code prints more than {MOST_SAID:,} lines; let it print less")

@@ -1,8 +1,7 @@
-"""Training in the sandbox, by one process or by several that share every batch: they have training and validation images,
-never the test's.
+"""Training in the sandbox, by one process or by several that share every batch.
 
-The sandbox has no network: what the processes exchange goes through this one. What comes back is plain tensors and what the
-first process says of its training, which no verdict rests on.
+The processes have training and validation images, never test images, and no network: they exchange gradients through the
+evaluator. They return plain tensors, and the first process reports its progress. No verdict rests on these reports.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from benchmark.training.checkpoint import Tensors, TrainingProgress
 from benchmark.training.fitting import fit
 from benchmark.training.ranks import Collective, Ranks
 
-EPOCH_SECONDS = 12 * 3600.0  # that an epoch may take, or all that is before the first
-SEEN = ("data.json", "train.safetensors", "validation.safetensors")  # of the row's data
+EPOCH_SECONDS = 12 * 3600.0  # for an epoch, or for all that is before the first
+SEEN = ("data.json", "train.safetensors", "validation.safetensors")  # files of the row's data
 
 OnEpoch = Callable[[int, float], None]
 Say = Callable[[str], None]
@@ -45,13 +44,12 @@ Trained = tuple[Tensors, TrainingProgress, TrainingResult, int]  # the last: byt
 
 
 def fit_sandboxed(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say) -> Trained:
-    """As `fitting.fit`, in the sandbox, with the GPU's memory that it held.
+    """Train as `fitting.fit` does, in the sandbox; also return the peak bytes of GPU memory.
 
-    Raises:
-        BenchmarkError: as `fit` does, or the process fails or returns malformed output.
+    Raise BenchmarkError as `fit` does, or if the process fails or returns malformed output.
     """
     parts, count = in_force(), run.processes
-    if not parts and count == 1:  # several are processes of their own, whatever holds them
+    if not parts and count == 1:  # several ranks always have processes of their own
         set_up(run.device)
         return *fit(row, run, folder, on_epoch, say), peak()
     # with a GPU each, outside a sandbox, they exchange gradients among themselves
@@ -76,23 +74,25 @@ def fit_sandboxed(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say:
 
 
 def _heard(row: Row, run: TrainRun, trained: Sequence[Process], on_epoch: OnEpoch, say: Say, direct: bool) -> Trained:
-    """What the first process says until it is done; `direct`: they exchange gradients without this process."""
+    """Return the result of the first process, and pass on its reports. `direct`: the processes exchange gradients
+    themselves.
+    """
     assert row.settings.training is not None  # the step applies
-    first, said, epoch, until = trained[0], 0, 0, time.monotonic() + EPOCH_SECONDS
-    most = largest_weights() // min(len(trained), 2)  # of an exchange two messages are held at a time
-    while said < MOST_SAID:
+    first, reports, epoch, until = trained[0], 0, 0, time.monotonic() + EPOCH_SECONDS
+    most = largest_weights() // min(len(trained), 2)  # an exchange holds two messages at a time
+    while reports < MOST_SAID:
         if direct:
             _wait_for_first(trained, until)
         message, tensors = first.receive(most=most, seconds=left(until, first.owner))
         if "exchange" in message:
             exchange(trained, message, tensors, until)
             continue
-        said += 1
+        reports += 1
         if "say" in message:
             say(plain(message["say"]))
         elif "epoch" in message:
             if type(message["epoch"]) is not int or not epoch < message["epoch"] <= row.settings.training.epochs:
-                raise ValueError  # each is above the last, so that there is an end to them
+                raise ValueError  # each is above the last, so they end
             epoch, until = message["epoch"], time.monotonic() + EPOCH_SECONDS
             on_epoch(epoch, float(message["score"]))
         else:
@@ -103,8 +103,9 @@ def _heard(row: Row, run: TrainRun, trained: Sequence[Process], on_epoch: OnEpoc
 
 
 def _wait_for_first(trained: Sequence[Process], until: float) -> None:
-    """Wait until the first process says something; a BenchmarkError where meanwhile another one, which says nothing before it
-    is done, ended or failed: the first might wait for it for ever.
+    """Wait until the first process sends a message. Raise BenchmarkError if another process has ended or failed.
+
+    The others send nothing before they are done, so the first might wait for a failed one for ever.
     """
     with selectors.DefaultSelector() as selector:
         for rank in trained:
@@ -113,33 +114,33 @@ def _wait_for_first(trained: Sequence[Process], until: float) -> None:
             for rank in ready:
                 if rank is trained[0]:
                     return
-                rank.receive()  # what it failed by, or that it is done
+                rank.receive()  # raises its error; else it is done
                 selector.unregister(rank.channel)
 
 
 def exchange(trained: Sequence[Process], asked: dict[str, Any], sent: Tensors, until: float) -> None:
-    """Give every rank the sum of what all have sent, or what the first has, which has `asked` for it already.
+    """Give every rank the sum of what all have sent, or what the first has sent. The first has `asked` already.
 
     Raises:
         BenchmarkError: a process ended, or is silent until the moment `until` of the monotonic clock.
-        ValueError: they do not ask for the same, or there is nobody to exchange with.
+        ValueError: they do not ask for the same, or there is only one process.
     """
     if len(trained) == 1 or asked not in ({"exchange": "sum"}, {"exchange": "first"}):
         raise ValueError("nothing to exchange")
     owner, adds = trained[0].owner, asked["exchange"] == "sum"
     most = sum(tensor.nbytes for tensor in sent.values()) if adds else 0
-    for one in trained[1:]:
-        message, tensors = one.receive(most=most, seconds=left(until, owner))
+    for process in trained[1:]:
+        message, tensors = process.receive(most=most, seconds=left(until, owner))
         if message != asked:
             raise ValueError("they do not keep step")
         if adds:
             ranks.add(sent, tensors)
-    for one in trained:
-        one.send({}, sent, left(until, owner))
+    for process in trained:
+        process.send({}, sent, left(until, owner))
 
 
 class _Printed(io.TextIOBase):
-    """What is printed, sent as {"say": line}."""
+    """A stream that sends each printed line as {"say": line}."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel, self._begun = channel, ""
@@ -152,7 +153,7 @@ class _Printed(io.TextIOBase):
 
 
 def _train(row: Row, run: TrainRun, folder: Path, rank: int, meeting: Path | None, channel: Channel) -> None:
-    """In the process of one rank; the first alone has something to say."""
+    """Train in the process of one rank. Only the first rank reports."""
 
     def ask(kind: str, tensors: Tensors) -> Tensors:
         channel.send({"exchange": kind}, tensors)

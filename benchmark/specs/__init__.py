@@ -1,1 +1,1 @@
-"""What YAML asks for: typed, frozen, imports the runtime alone."""
+"""Typed, frozen values of the YAML files, and loading them. Imports only the runtime."""

@@ -1,4 +1,4 @@
-"""The base of every value that passes between parts: frozen, typed, to and from JSON."""
+"""The base of every value that passes between rooms: frozen, typed, to and from JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class Frozen(BaseModel):
-    """A value that cannot change and that refuses keys it does not know."""
+    """An immutable value that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def repeated(values: Iterable[T]) -> T | None:
-    """The first value that is given more than once."""
+    """Return the first value that is given more than once, or None."""
     seen: list[T] = []
     for value in values:
         if value in seen:
@@ -29,5 +29,5 @@ def repeated(values: Iterable[T]) -> T | None:
 
 
 def to_json(record: BaseModel) -> str:
-    """Canonical JSON: sorted keys, so equal records are equal bytes."""
+    """Return canonical JSON: keys are sorted, so equal records are equal bytes."""
     return files.to_json(record.model_dump(mode="json")).decode()

@@ -1,4 +1,4 @@
-"""The components that a recipe names: the file of each, found by where it stands, and its function's parameters."""
+"""The components that a recipe names: the file of each, found by its name, and its function's parameters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.training import TrainingSpec
 
 PACKAGE = Path("benchmark")
-PROBE = "pgd"  # for catastrophic overfitting, wherever training is against an attack
+PROBE = "pgd"  # probes for catastrophic overfitting in adversarial training
 ATTENTION = PACKAGE / "layers" / "submitted" / "attention.py"  # finds the attention layers that penalties read
-# by folder of benchmark/: what its files define, and what messages call one in training
+# by folder of benchmark/: the function that its files define, and its name in messages
 ENTRIES = {
     "training": ("objective", "training objective"),
     "training/penalties": ("penalty", "training penalty"),
@@ -28,9 +28,7 @@ ENTRIES = {
 
 
 def recipe_files(spec: TrainingSpec) -> list[Path]:
-    """The files of the objective, penalties, preparations and attacks that training by this recipe runs, and of the
-    certificate that it selects by.
-    """
+    """Return the files of the objective, penalties, preparations, attacks and certificate that a recipe uses."""
     attacks = {attack.attack for attack in spec.attacks} | ({PROBE} if spec.attack else set())
     penalties = sorted(component_file("training/penalties", penalty.name) for penalty in spec.penalties)
     needed = [*penalties, ATTENTION] if penalties else []
@@ -52,7 +50,7 @@ def certificate_file(name: str) -> Path:
 
 
 def component(folder: str, name: str, parameters: Mapping[str, object]) -> ModuleType:
-    """Return the module of a component of training; a BenchmarkError for parameters that are unknown or missing."""
+    """Return the module of a training component. Raise BenchmarkError for unknown or missing parameters."""
     module = importlib.import_module(f"benchmark.{folder.replace('/', '.')}.{name}")
     entry, words = ENTRIES[folder]
     check_parameters(getattr(module, entry), parameters, f"{words} {name}")
@@ -60,7 +58,7 @@ def component(folder: str, name: str, parameters: Mapping[str, object]) -> Modul
 
 
 def typed_component(folder: str, name: str, parameters: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Any]]:
-    """The same with the parameters in their types; a BenchmarkError also for a value that its type does not allow."""
+    """Return the module, and the parameters in their types. Also raise BenchmarkError for a value of a wrong type."""
     module = component(folder, name, parameters)
     entry, words = ENTRIES[folder]
     return module, typed_parameters(getattr(module, entry), parameters, f"{words} {name}")
@@ -69,28 +67,27 @@ def typed_component(folder: str, name: str, parameters: Mapping[str, Any]) -> tu
 def check_parameters(
     function: Callable[..., object], given: Mapping[str, object], where: str, filled: Collection[str] = ("seed", "loss")
 ) -> None:
-    """Raise a BenchmarkError for a keyword-only parameter that `function` does not know, or that is missing; the caller gives
+    """Raise BenchmarkError for a keyword-only parameter that `function` lacks, or that is missing. The caller gives
     those in `filled`.
     """
-    known = {n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    known = {name: p for name, p in known.items() if name not in filled}
+    signature = inspect.signature(function).parameters
+    expected = {name: p for name, p in signature.items() if p.kind is p.KEYWORD_ONLY and name not in filled}
     for name in given:
-        if name not in known:
-            raise BenchmarkError(f"{where}: unknown parameter {name!r}{near_miss(name, known)}")
-    for name, parameter in known.items():
+        if name not in expected:
+            raise BenchmarkError(f"{where}: unknown parameter {name!r}{near_miss(name, expected)}")
+    for name, parameter in expected.items():
         if parameter.default is parameter.empty and name not in given:
             raise BenchmarkError(f"{where}: the parameter {name!r} is missing")
 
 
 def typed_parameters(function: Callable[..., object], given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the values of keyword-only parameters in the types of this project's `function`.
+    """Return the values of keyword-only parameters, in the types that this project's `function` declares.
 
-    Raises:
-        BenchmarkError: as `check_parameters`, and for a value that its type does not allow.
+    Raise BenchmarkError as `check_parameters`, and for a value of a wrong type.
     """
     check_parameters(function, given, where)
-    known = inspect.signature(function, eval_str=True).parameters
-    return {name: _in_type(known[name].annotation, value, f"{where}: {name}") for name, value in given.items()}
+    signature = inspect.signature(function, eval_str=True).parameters
+    return {name: _in_type(signature[name].annotation, value, f"{where}: {name}") for name, value in given.items()}
 
 
 def _in_type(annotation: Any, value: Any, where: str) -> Any:

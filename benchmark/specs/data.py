@@ -1,4 +1,4 @@
-"""A track's images: where they come from and which of them count."""
+"""A track's images: their source, and which of them count."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from benchmark.specs.base import Frozen
 
 
 class DataSpec(Frozen):
-    """Where a track's images come from: the reader `benchmark/data/<source>.py` and the split made of it.
+    """The source of a track's images: the reader `benchmark/data/<source>.py`, and the split.
 
-    `test` counts images drawn for testing where the source has no test split of its own, and is None where it has.
-    `sha256` pins the prepared images and labels of each split.
+    `test` is the number of images drawn for testing; None for a source with a test split of its own. `sha256` pins
+    the prepared images and labels of each split.
     """
 
     source: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    dataset: str | None = None  # which of a source's data sets, where it has several
-    path: str | None = None  # where the source's files lie, where it reads any
+    dataset: str | None = None  # the data set, of a source with several
+    path: str | None = None  # the folder of the source's files, if it reads any
     seed: int = 0  # of the split
     validation: int = Field(gt=0)  # images, for the selection of epochs
     test: int | None = Field(default=None, gt=0)
@@ -28,10 +28,10 @@ class DataSpec(Frozen):
 
 
 class EvaluationSpec(Frozen):
-    """Which test images count: `images` of them, drawn once by `seed`, the same for every model.
+    """The test images that count: `images` of them, drawn once by `seed`, the same for every model.
 
-    The first `attacked` of them, where it is given, are attacked: robust accuracy counts those alone, clean and certified
-    accuracy all.
+    If `attacked` is given, only the first `attacked` images are attacked. Robust accuracy counts those, clean and
+    certified accuracy all.
     """
 
     images: int = Field(gt=0)
@@ -41,7 +41,7 @@ class EvaluationSpec(Frozen):
 
     @model_serializer(mode="wrap")
     def _as_published(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `attacked` where all are: the rules of tracks that were published before it are the same."""
+        """Leave out `attacked` if it is None: the rules of older tracks keep their JSON."""
         content: dict[str, Any] = serialise(self)
         if self.attacked is None:
             del content["attacked"]

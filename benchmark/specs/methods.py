@@ -1,6 +1,4 @@
-"""The code of submissions: modules imported within their own folder, by names that can be followed, held to their interface,
-with errors in one line.
-"""
+"""Submitted code: modules imported within their own folder, checked against their interface, with errors in one line."""
 
 from __future__ import annotations
 
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError, in_submission, said
 from benchmark.specs import components, submissions
+from benchmark.specs.base import repeated
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-# submitted code may raise anything, and `sys.exit(0)` would end a stage without a word
+# submitted code may raise anything, and `sys.exit(0)` would end a stage silently
 ANY = (Exception, SystemExit)
 Part = TypeVar("Part")
 
 
 def method(name: str) -> ModuleType:
-    """The submission's method.py as a module; a BenchmarkError when it does not import or lacks `build`."""
+    """Return the submission's method.py as a module. Raise BenchmarkError if it does not import or lacks `build`."""
     module = load(path := _path(name))
     if not callable(getattr(module, "build", None)):
         raise BenchmarkError(f"{path} must define build(data, **model) returning a torch module")
@@ -45,32 +44,32 @@ def _path(name: str) -> Path:
 
 
 def imported(name: str) -> ModuleType:
-    """method.py as it was imported last, whose classes are those of a model that it built; imported now if it was not."""
+    """Return method.py as it was last imported, so that its classes are those of a model that it built; else import it."""
     module = sys.modules.get(f"submissions.{name}.method")
     return module if module and module.__file__ == str(_path(name).absolute()) else method(name)
 
 
 def module(name: str, file: str) -> ModuleType:
-    """Another file of the submission, such as `measures`, as a module; a BenchmarkError when it does not import."""
+    """Return another file of the submission, such as `measures`, as a module. Raise BenchmarkError if it does not import."""
     return load(submissions.FOLDER / name / f"{file}.py")
 
 
 def attack_file(attack: str, submission: str = "") -> Path:
-    """The file of an attack: the submission's own where one is named and has it, else the benchmark's."""
+    """Return the file of an attack: the named submission's own if it has one, else the benchmark's."""
     own = submissions.FOLDER / submission / f"{attack}.py"
     return own if own_attack(attack, submission) else components.attack_file(attack)
 
 
 def own_attack(attack: str, submission: str) -> bool:
-    """Whether the submission named has a file of its own for the attack."""
+    """Return whether the named submission has a file of its own for the attack."""
     return bool(submission) and (submissions.FOLDER / submission / f"{attack}.py").exists()
 
 
 def attack(name: str, submission: str) -> ModuleType:
-    """An attack that is contributed against a submission, by its own file, as a module.
+    """Return an attack contributed against a submission, by its own file, as a module.
 
-    It gets a copy of the model, so that nothing that it changes there can pass for a broken image; torch's seed is set before
-    it runs; what it raises becomes a BenchmarkError with its place and words.
+    The attack gets a copy of the model, so a change to the model cannot pass for a broken image. torch's seed is set
+    before it runs. Its exceptions become a BenchmarkError with their place and text.
     """
     import torch
 
@@ -92,27 +91,28 @@ def attack(name: str, submission: str) -> ModuleType:
             model = copy.deepcopy(model)
         torch.manual_seed(seed)
         with asked(path, "the attack failed"):
-            found = own(model, images.clone(), labels.clone(), threat, seed=seed, **options)
-        if not isinstance(found, torch.Tensor):
-            raise BenchmarkError(f"{path}: the attack returned {type(found).__name__}, not a tensor of images")
-        return found
+            adversarial = own(model, images.clone(), labels.clone(), threat, seed=seed, **options)
+        if not isinstance(adversarial, torch.Tensor):
+            kind = type(adversarial).__name__
+            raise BenchmarkError(f"{path}: the attack returned {kind}, not a tensor of images")
+        return adversarial
 
     module.__dict__["attack"] = guarded
     return module
 
 
 def build(submission: Submission, variant: str, track: Track) -> nn.Module:
-    """A fresh, untrained model (torch.nn.Module): images (n, c, h, w) in [0, 1] to logits (n, classes).
+    """Return a new, untrained model: images (n, c, h, w) in [0, 1] to logits (n, classes).
 
-    Raises:
-        BenchmarkError: build refuses its options, or the model returns a wrong shape or something that is not finite.
+    Raise BenchmarkError if build refuses its options, or the model's logits have a wrong shape or are not finite.
     """
     return build_model(submission, submissions.settings(submission, variant, track.name), track)
 
 
 def pretrained(submission: Submission, variant: str, track: Track, path: Path | None) -> nn.Module:
-    """The model with weights that were trained elsewhere, by the method's `pretrained(data, path, **model)`: from the
-    checkpoint file at `path`, or from wherever the method finds it. Raises as `build` does.
+    """Return the model with weights that were trained elsewhere, by the method's `pretrained(data, path, **model)`.
+
+    The weights come from the checkpoint file `path`, or from wherever the method finds them. Raise as `build` does.
     """
     if not callable(getattr(method(submission.name), "pretrained", None)):
         words = "must define pretrained(data, path, **model), since a variant has `weights`"
@@ -124,7 +124,7 @@ def pretrained(submission: Submission, variant: str, track: Track, path: Path | 
 def build_model(
     submission: Submission, entry: VariantOnTrack, track: Track, maker: str = "build", *given: object
 ) -> nn.Module:
-    """As `build` by settings, which may be those of no variant; by another `maker` of method.py that is `given` more."""
+    """Build as `build` does from settings of any origin, by another `maker` of method.py that gets `given` too."""
     path = _path(submission.name)
     make = getattr(method(submission.name), maker)
     with followed(path), asked(path, f"{maker} failed"):
@@ -134,7 +134,7 @@ def build_model(
 
 
 def check_output(model: object, name: str, track: Track) -> None:
-    """A BenchmarkError unless two grey images and one give finite logits (n, classes) and are left as they were."""
+    """Raise BenchmarkError unless two grey images and one give finite logits (n, classes) and are left unchanged."""
     import torch
 
     owner = f"submissions/{name}"
@@ -167,15 +167,16 @@ def own_parts(
     what: str,
     name: Callable[[str, Part], str],
 ) -> list[Part]:
-    """Parts of a model that this submission built: `function`(model) of method.py, or without one `recognised`(model).
+    """Return parts of a model that this submission built: `function`(model) of method.py, else `recognised`(model).
 
     Args:
-        what: the kind of entry, in words.
-        name: of an entry, given its place in words; names must differ. A ValueError says what is wrong with the entry.
+        what: the kind of part, in words.
+        name: gives the name of a part, from its place in words and the part; names must differ. It raises ValueError
+            for a wrong part.
 
     Raises:
-        BenchmarkError: method.py's fails or returns something else than a list of such entries; or it defines none and no
-            part is recognised.
+        BenchmarkError: the method's function fails or returns something else than a list of such parts; or it is not
+            defined and no part is recognised.
     """
     path = _path(submission)
     own = getattr(imported(submission), function, None)
@@ -185,25 +186,25 @@ def own_parts(
         except BenchmarkError as error:
             raise BenchmarkError(f"{path}: {error}") from None
     with asked(path, f"{function} failed"):
-        found = own(model)
+        parts = own(model)
     due = f"{path}: {function}(model) must return a list of {what}"
-    if not isinstance(found, list) or not found:
-        raise BenchmarkError(f"{due}, not {'an empty one' if found == [] else type(found).__name__}")
+    if not isinstance(parts, list) or not parts:
+        raise BenchmarkError(f"{due}, not {'an empty one' if parts == [] else type(parts).__name__}")
     names = list[str]()
-    for place, entry in enumerate(found, 1):
+    for number, part in enumerate(parts, 1):
         try:
-            names.append(name(f"entry {place}", entry))
+            names.append(name(f"entry {number}", part))
         except ValueError as error:
             raise BenchmarkError(f"{due}; {error}") from None
-    twice = next((one for one in names if names.count(one) > 1), None)
-    if twice is not None:
+    if (twice := repeated(names)) is not None:
         raise BenchmarkError(f"{path}: {function}(model) returns the name {twice!r} twice; names must differ")
-    return found
+    return parts
 
 
 def load(path: Path) -> ModuleType:
-    """A submission's file as the module submissions.<name>.<file>, which imports others of its folder by `from .file`; a
-    BenchmarkError where it does not import (its line is named), or imports what a stage's inputs would lack.
+    """Return a submission's file as the module submissions.<name>.<file>, which imports its neighbours by `from .file`.
+
+    Raise BenchmarkError if it does not import (with the line), or imports a file that its stages' inputs would lack.
     """
     spec = importlib.util.spec_from_file_location(f"{_package(path.parent)}.{path.stem}", path)
     assert spec is not None
@@ -220,15 +221,15 @@ def load(path: Path) -> ModuleType:
 
 @contextmanager
 def followed(path: Path) -> Iterator[None]:
-    """Refuse what is imported inside the block from a submission unless import statements of `path` name it: on these its
-    stages depend.
+    """Refuse imports of submitted files inside the block unless import statements of `path` name them: stages depend
+    on those.
     """
-    known, before = {file.absolute() for file in code.closure(path)}, {*sys.modules}
+    allowed, before = {file.absolute() for file in code.closure(path)}, {*sys.modules}
     yield
     root = path.absolute().parent.parent
     for name in sorted({*sys.modules} - before):
         file = Path(getattr(sys.modules[name], "__file__", None) or "/")
-        if file.is_relative_to(root) and file not in known and not code.inert(file):
+        if file.is_relative_to(root) and file not in allowed and not code.inert(file):
             raise BenchmarkError(
                 f"{path}: imports {file.relative_to(root.parent)} by other means than an import statement, so its "
                 f"edits would go unseen; write `from .{file.stem} import ...` for a file of its own folder"
@@ -237,7 +238,7 @@ def followed(path: Path) -> Iterator[None]:
 
 @contextmanager
 def asked(path: Path, failed: str) -> Iterator[None]:
-    """Whatever submitted code raises inside the block is a BenchmarkError with its place and its words."""
+    """Turn whatever submitted code raises inside the block into a BenchmarkError with its place and text."""
     try:
         yield
     except BenchmarkError:
@@ -247,20 +248,20 @@ def asked(path: Path, failed: str) -> Iterator[None]:
 
 
 def place(path: Path, error: BaseException) -> str:
-    """The last line of the submission's own files that the error passed through, else `path`."""
+    """Return the last line of the submission's own files that the error passed through, else `path`."""
     return in_submission(error, path.parent) or str(path)
 
 
 def _package(folder: Path) -> str:
-    """The package submissions.<name> of a folder, by name; another folder's modules of this name are forgotten."""
-    name, here = f"submissions.{folder.name}", str(folder.absolute())
-    for package, at in (("submissions", str(folder.absolute().parent)), (name, here)):
-        known = sys.modules.setdefault(package, ModuleType(package))
-        if [*getattr(known, "__path__", [])] != [at]:
-            known.__path__ = [at]
+    """Return the package submissions.<name> of a folder; modules of that name from another folder are forgotten."""
+    name, folder = f"submissions.{folder.name}", folder.absolute()
+    for package, path in (("submissions", str(folder.parent)), (name, str(folder))):
+        made = sys.modules.setdefault(package, ModuleType(package))
+        if [*getattr(made, "__path__", [])] != [path]:
+            made.__path__ = [path]
     for other in [module for module in sys.modules if module.startswith(f"{name}.")]:
         file = getattr(sys.modules[other], "__file__", None)
-        if file and not Path(file).is_relative_to(here):
+        if file and not Path(file).is_relative_to(folder):
             del sys.modules[other]
     return name
 

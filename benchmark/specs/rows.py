@@ -19,14 +19,14 @@ from benchmark.specs.training import radius_problem, recipe_problem
 
 @dataclass(frozen=True)
 class Network:
-    """The part of a row that makes it one network of a study: a cell, trained with a seed. No board lists it.
+    """The part of a row that makes it a network of a study: a cell, trained with a seed. No board lists it.
 
     Attributes:
         study: `<submission>-<study>`.
         cell: the name of the cell; `place` is its number in the study.
         images: how many of the track's evaluation images are used.
-        measures: those that are taken of it.
-        start: the network of another cell, of the same seed, from whose weights its training starts.
+        measures: the measures of this network.
+        start: the network of another cell, of the same seed, from whose weights training starts.
     """
 
     study: str
@@ -43,7 +43,7 @@ class Row:
     """One row of one track, or one network of a study on it.
 
     Attributes:
-        given: its weights, where they are not those that were trained here.
+        given: the file of its weights, if they are not those that were trained here.
     """
 
     track: Track
@@ -61,13 +61,13 @@ class Row:
 
     @property
     def default(self) -> bool:
-        """Whether it stands on the board that `rvb repro` builds without being asked for more."""
+        """Whether it is on the board that `rvb repro` builds by default."""
         default = self.submission.variants[self.variant].default
         return default if isinstance(default, bool) else self.track.name in default
 
     @property
     def home(self) -> Path:
-        """The folder that holds the rows of the track, or the networks of its studies."""
+        """The folder of the track's rows, or of the networks of its studies."""
         return WORK / self.track.name / ("studies" if self.network else "")
 
     @property
@@ -103,7 +103,7 @@ class Row:
 
     @property
     def suites(self) -> dict[str, tuple[AttackSpec, ...]]:
-        """The suites that count for this row, in order: the track's, then the attacks brought against it."""
+        """The suites that count for this row, in order: the track's, then the attacks contributed against it."""
         return {**self.track.suites, **({ADAPTIVE: self.settings.adaptive} if self.settings.adaptive else {})}
 
     @property
@@ -125,21 +125,20 @@ class Row:
 
     @property
     def start(self) -> Path | None:
-        """The weights of that row."""
+        """The file of that row's weights."""
         return self.source.weights if self.source else None
 
 
 def load_row(track: str, name: str) -> Row:
-    """The row `<submission>-<variant>` of a track.
+    """Return the row `<submission>-<variant>` of a track.
 
-    Raises:
-        BenchmarkError: an unknown track, submission or variant (the near miss is suggested), or settings that do not fit
-            the track.
+    Raise BenchmarkError for an unknown track, submission or variant (the near miss is suggested), or settings that do
+    not fit.
     """
     submission, _, variant = name.partition("-")
     if not variant:
-        known = [f"{s.name}-{v}" for s, v in submissions.rows(track)]
-        raise BenchmarkError(f"{name!r} names no row: use <submission>-<variant>{near_miss(name, known)}")
+        rows = [f"{s.name}-{v}" for s, v in submissions.rows(track)]
+        raise BenchmarkError(f"{name!r} names no row: use <submission>-<variant>{near_miss(name, rows)}")
     loaded = submissions.load(submission)
     rules = tracks.load(track)
     settings = submissions.settings(loaded, variant, track)
@@ -154,25 +153,24 @@ def load_row(track: str, name: str) -> Row:
     initial_settings(settings, track, place)
     if settings.training and settings.training.init_from and settings.training.init_from.cell:
         raise BenchmarkError(f"{place}: init_from: a `cell` is for studies; name a `row`, <submission>-<variant>")
-    wrong = recipe_problem(settings.training, rules.data.shape) if settings.training else None
-    wrong = wrong or next((w for attack in settings.adaptive if (w := radius_problem(attack, rules.data.shape))), None)
-    if wrong:
-        raise BenchmarkError(f"{place}: {wrong}")
+    problems = [recipe_problem(settings.training, rules.data.shape)] if settings.training else []
+    problems += [radius_problem(attack, rules.data.shape) for attack in settings.adaptive]
+    if problem := next(filter(None, problems), None):
+        raise BenchmarkError(f"{place}: {problem}")
     return Row(rules, loaded, variant, settings)
 
 
 def load_rows(track: str) -> list[Row]:
-    """Every row of a track that loads, in order: the submissions say so, not files on disk. Others are named on stderr."""
+    """Return every row of a track that loads, in order of the submissions; name the others on stderr."""
     names = [f"{submission.name}-{variant}" for submission, variant in submissions.rows(track)]
-    found = [unless_broken(name, partial(load_row, track, name)) for name in names]
-    return [row for row in found if row is not None]
+    rows = [unless_broken(name, partial(load_row, track, name)) for name in names]
+    return [row for row in rows if row is not None]
 
 
 def initial_settings(settings: VariantOnTrack, track: str, place: str) -> VariantOnTrack:
-    """The settings of the row at which a chain of fine-tuning starts: `settings` itself where there is none.
+    """Return the settings of the row at which a chain of fine-tuning starts: `settings` itself without a chain.
 
-    Raises:
-        BenchmarkError: a row of the chain does not exist, or the chain comes back to a row.
+    Raise BenchmarkError if a row of the chain does not exist, or the chain returns to a row.
     """
     seen = []
     while settings.training and (start := settings.training.init_from) and start.row:
@@ -190,20 +188,20 @@ def initial_settings(settings: VariantOnTrack, track: str, place: str) -> Varian
 
 
 def at_hand(row: Row, sha256: str = "") -> Row:
-    """Return the row with the weights that were trained here, else with those that are published, else as it is.
+    """Return the row with the weights that were trained here, else with the published weights, else unchanged.
 
     Args:
-        sha256: that the weights have to have, where it is given.
+        sha256: the digest that the weights must have, if it is given.
     """
     if row.weights.exists() and sha256 in ("", files.sha256_file(row.weights)):
         return row
     if sha256 and row.weights.exists() and not _published_weights(row):
-        return row  # of another build, as who asks will say
+        return row  # of another build, which the caller reports
     return replace(row, given=_published_weights(row))
 
 
 def _published_weights(row: Row) -> Path | None:
-    """Return the file of the row's published weights; None where it has none, or no published Record."""
+    """Return the file of the row's published weights; None if it has none, or no published Record."""
     folder = PUBLISHED / row.track.name
     path = folder / "weights" / f"{row.name}.safetensors"
     return path if path.exists() and (folder / f"{row.name}.json").exists() else None

@@ -12,11 +12,11 @@ from benchmark.specs.threat import Engine
 
 
 class TrainRun(Frozen):
-    """`params.yaml`, train: Fabric's accelerator and precision, and the seed.
+    """`params.yaml`, train: Lightning Fabric's accelerator and precision, and the seed.
 
-    `tf32`: whether a GPU multiplies float32 matrices in TensorFloat-32. `compile`: whether steps on a GPU are captured, and
-    compiled where no sandbox forbids it (training/capture.py). `processes`: how many share each batch of a training, each
-    on a core or a GPU of its own. Evaluation is float32, whatever stands here.
+    `tf32`: whether a GPU multiplies float32 matrices in TensorFloat-32. `compile`: whether steps on a GPU are
+    captured, and compiled if no sandbox forbids it (training/capture.py). `processes`: how many processes share each
+    batch, each on a core or a GPU of its own. Evaluation always uses float32.
     """
 
     seed: int = 0
@@ -37,8 +37,8 @@ class EvaluateRun(Frozen):
 class RunSettings(Frozen):
     """`params.yaml`: how this machine runs the pipeline.
 
-    `wall`: how the code of submissions is held. `full`: refused where a part of it is missing; `weak`: with what this
-    machine has; `none`: in the judge's own process, but for processes that share a training.
+    `wall`: the sandbox of submitted code. `full`: refuse to run if a part is missing; `weak`: the parts that this
+    machine has; `none`: in the evaluator's process, except for processes that share a training.
     """
 
     wall: Literal["full", "weak", "none"] = "full"
@@ -48,5 +48,5 @@ class RunSettings(Frozen):
 
     @property
     def devices(self) -> str:
-        """That of training where it is a GPU, else that of evaluation: what a process that does both computes on."""
+        """The training device if it is a GPU, else the evaluation device: what a process that does both uses."""
         return self.evaluate.device if self.train.device == "cpu" else self.train.device

@@ -17,14 +17,14 @@ _engine: ContextVar[str] = ContextVar("engine", default="")
 
 
 def run_settings() -> RunSettings:
-    """`params.yaml`; a BenchmarkError for an unknown key or a bad value."""
+    """Return `params.yaml`. Raise BenchmarkError for an unknown key or a bad value."""
     settings = read_model(PARAMS, RunSettings, files.version(PARAMS)) if PARAMS.exists() else RunSettings()
     chosen: dict[str, Any] = {"engine": _engine.get()} if _engine.get() else {}
     return settings.model_copy(update={"evaluate": settings.evaluate.model_copy(update=chosen)})
 
 
 def device_of(stage: str) -> str:
-    """What params.yaml has a stage of a row compute on; `collect` only counts."""
+    """Return the device of params.yaml for a stage of a row; `collect` runs on the CPU."""
     settings = run_settings()
     if stage == "collect":
         return "cpu"
@@ -32,7 +32,7 @@ def device_of(stage: str) -> str:
 
 
 def gpus_of(stage: str) -> int:
-    """How many GPUs a stage computes on; 0 for the processor."""
+    """Return how many GPUs a stage computes on; 0 for the CPU."""
     device, settings = device_of(stage), run_settings()
     if device == "cpu":
         return 0
@@ -44,13 +44,13 @@ def gpus_of(stage: str) -> int:
 
 
 def computes_on(stage: str) -> str:
-    """The name of that device, as it is on this machine."""
+    """Return the name of the stage's device on this machine."""
     return device_name(device_of(stage))
 
 
 @contextmanager
 def using_engine(engine: str) -> Iterator[None]:
-    """AutoAttack's engine inside the block, in place of params.yaml's; "" leaves that."""
+    """Use this engine of AutoAttack inside the block, in place of params.yaml's; "" changes nothing."""
     token = _engine.set(engine)
     try:
         yield

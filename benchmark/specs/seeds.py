@@ -1,4 +1,4 @@
-"""The study that every row trained here has without a file: `<row>-seeds`, its own training again with other seeds."""
+"""The study that every row trained here has without a file: `<row>-seeds`, its training repeated with other seeds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ APGD_T_CLASSES = 4  # the targeted loss is not defined below
 
 
 def seeds_study(track: Track, variant: str, settings: VariantOnTrack, first: int) -> Study:
-    """One cell, the row's own settings; a training for each of TRAININGS seeds from `first`, the row's own, on.
+    """Return a study of one cell, the row's own settings, and TRAININGS seeds from `first`, the row's own.
 
-    Measured are the numbers that order a board: clean, robust at every radius of the track, and certified at the track's
-    radii where the row has a certificate. Robust is under APGD-CE and then APGD-T on what is left, AutoAttack's first two
-    parts; under APGD-CE alone with fewer than APGD_T_CLASSES classes.
+    It measures the numbers that order a board: clean accuracy, robust accuracy at every radius of the track, and
+    certified accuracy if the row has a certificate. Robust means under APGD-CE and then APGD-T on the images left,
+    AutoAttack's first two parts; only APGD-CE for fewer than APGD_T_CLASSES classes.
     """
     attack = "quick" if track.data.classes >= APGD_T_CLASSES else "apgd"
     measures = [MeasureSpec(measure="clean")]
@@ -42,16 +42,16 @@ def seeds_study(track: Track, variant: str, settings: VariantOnTrack, first: int
 
 
 def robust_label(threat: ThreatModel) -> str:
-    """What the study calls its accuracy within `threat`, which is not AutoAttack's."""
+    """Return the study's name for its accuracy within `threat`, which is not AutoAttack's."""
     return f"APGD {threat.label}"
 
 
 def study_name(variant: str) -> str:
-    """The study's name within its submission; files of studies cannot have it, since theirs hold no '-'."""
+    """Return the study's name within its submission. No file of a study has such a name: theirs have no '-'."""
     return f"{variant}-{NAME}"
 
 
 def variant_of(study: str) -> str:
-    """The variant whose trainings a study of this name repeats; "" where it is another kind of study."""
+    """Return the variant whose trainings a study of this name repeats; "" for another kind of study."""
     variant, dash, kind = study.rpartition("-")
     return variant if dash and kind == NAME else ""

@@ -16,19 +16,13 @@ from benchmark.specs.certificate import CertificateName
 from benchmark.specs.threat import AttackSpec, check_distinct
 
 Setting = int | float | bool | str | None
-
-
 Value = float | tuple[float | None, ...]  # one number, or a curve
-
-
-Verdicts = str | tuple[str, ...]  # 1 or 0 an image, in order; of a curve, one string a place
-
-
+Verdicts = str | tuple[str, ...]  # 1 or 0 for each image, in order; of a curve, one string for each place
 BUILTIN = ("clean", "attack", "certified")
 
 
 class Cell(Frozen):
-    """One setting in words: `set` are the settings of the variant that it changes, by their dotted names."""
+    """One setting of a study: `set` changes settings of the variant, by their dotted names."""
 
     name: str = Field(min_length=1)
     set: dict[str, JsonValue] = Field(default={})
@@ -41,13 +35,13 @@ class GridCell(Cell):
 
 
 class MeasureSpec(Frozen):
-    """What is measured of each network.
+    """A measure of each network.
 
-    `clean` accuracy; accuracy under an `attack`; l2 `certified` accuracy at `radii`, by the variant's certificate or
-    another; or a function: of the submission's own measures.py, else of that name in benchmark/studies/measures. `name` is
-    what the table calls it. A measure that `needs` an optional package is left out, and the result says why, where that
-    does not import. One that is a function may take the first `images` of the study's alone; its label then says how many.
-    With `cells`, by name, networks of these cells alone are measured: a certificate refuses some attention.
+    One of: `clean` accuracy; accuracy under an `attack`; l2 `certified` accuracy at `radii`, by the variant's
+    certificate or another; or a function of the submission's measures.py, else of benchmark/studies/measures. `name`
+    is its name in the table. A measure that `needs` a package that does not import is left out, and the result gives
+    the reason. A function may take only the first `images` of the study; its label gives their number. With `cells`,
+    only networks of these cells are measured.
     """
 
     measure: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -61,7 +55,7 @@ class MeasureSpec(Frozen):
     cells: tuple[str, ...] = ()
 
     def of(self, cell: str) -> bool:
-        """Whether it is taken of a cell's networks."""
+        """Return whether it is measured on a cell's networks."""
         return not self.cells or cell in self.cells
 
     @property
@@ -89,10 +83,12 @@ class MeasureSpec(Frozen):
 
 
 class FigureSpec(Frozen):
-    """How a study is drawn: `bars` of each cell with the spread of its seeds; `lines` over the axis `x`, one for each
-    combination of the other axes; `curves`, one for each cell, of a measure that is a curve; all curves of a cell
-    `together`; `violins`, one for each curve that holds the quantiles of a distribution, at 21 levels or more from 0 to 1;
-    or a `scatter` of each cell's points, of its first seed. `measures` by label: all that fit unless given.
+    """The figure of a study.
+
+    `bars` of each cell with the spread of its seeds; `lines` over the axis `x`, one for each combination of the other
+    axes; `curves`, one for each cell, of a measure that is a curve; all curves of a cell `together`; `violins`, one
+    for each curve that holds the quantiles of a distribution, at 21 levels or more from 0 to 1; or a `scatter` of
+    each cell's points, of its first seed. `measures` by label: all that fit unless given.
     """
 
     draw: Literal["bars", "lines", "curves", "together", "violins", "scatter"]
@@ -109,11 +105,11 @@ class FigureSpec(Frozen):
 class Study(Frozen):
     """`submissions/<name>/studies/<study>.yaml`: what varies, from `variant` on `track`, and what is measured.
 
-    The cells are the product of `axes` (dotted setting to its values) and of `cells`. `against` says which cell each is
-    compared with: the `first` (where axes vary named cells, of the same name), or the `previous`, on which it builds.
-    `images` counts those of the track's evaluation images that are used, all unless given. `claims` are a paper's numbers
-    by cell and measure, shown and never ranked. `findings` names a function of the submission's findings.py, which puts the
-    paper's statements to the test.
+    The cells are the product of `axes` (dotted setting to its values) and of `cells`. `against` chooses the cell with
+    which each is compared: the `first` (if axes vary named cells, of the same name), or the `previous`, on which it
+    builds. `images` of the track's evaluation images are used, all unless given. `claims` are a paper's numbers by
+    cell and measure, shown and never ranked. `findings` names a function of the submission's findings.py that tests
+    the paper's statements.
     """
 
     title: str
@@ -121,7 +117,7 @@ class Study(Frozen):
     note: str = ""
     track: str
     variant: str  # every cell starts from its settings
-    seeds: tuple[int, ...] = (0, 1, 2)  # a training each, of every cell
+    seeds: tuple[int, ...] = (0, 1, 2)  # one training of every cell for each
     axes: dict[str, tuple[Setting, ...]] = Field(default={})
     cells: tuple[Cell, ...] = ()
     measures: tuple[MeasureSpec, ...]
@@ -132,16 +128,16 @@ class Study(Frozen):
     findings: str = Field(default="", pattern=r"^([a-z][a-z0-9_]*)?$")
 
     def grid(self) -> tuple[GridCell, ...]:
-        """Every cell, in order; those of axes are named after their settings' last words and values."""
-        found = []
+        """Return every cell, in order; cells of axes are named after their settings' last words and values."""
+        cells = []
         for named in self.cells or (Cell(name="all"),):
             for values in itertools.product(*self.axes.values()):
                 settings = dict(zip(self.axes, values, strict=True))
                 words = [named.name] if self.cells or not self.axes else []
                 words += [f"{last_word(key)} {in_words(value)}" for key, value in settings.items()]
                 levels = ({"cell": named.name} if self.cells else {}) | {k: in_words(v) for k, v in settings.items()}
-                found.append(GridCell(name=", ".join(words), set={**named.set, **settings}, levels=levels))
-        return tuple(found)
+                cells.append(GridCell(name=", ".join(words), set={**named.set, **settings}, levels=levels))
+        return tuple(cells)
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
@@ -166,13 +162,13 @@ class Study(Frozen):
 
 
 def run_command(study: str, track: str) -> str:
-    """How to run the study `<submission>-<study>`, or `<row>-seeds`, which a row may have on several tracks."""
+    """Return the command that runs the study `<submission>-<study>`, or `<row>-seeds`."""
     owner, _, name = study.rpartition("-")
     return f"rvb study {owner} {name}{_of_row_on(owner, track)}"
 
 
 def publish_command(study: str, track: str) -> str:
-    """How to publish it."""
+    """Return the command that publishes it."""
     owner, _, name = study.rpartition("-")
     return f"rvb publish {owner} --study {name}{_of_row_on(owner, track)}"
 
@@ -182,7 +178,7 @@ def _of_row_on(owner: str, track: str) -> str:
 
 
 def last_word(key: str) -> str:
-    """`weight decay` of `training.weight_decay`."""
+    """Return `weight decay` for `training.weight_decay`."""
     return key.rpartition(".")[2].replace("_", " ")
 
 

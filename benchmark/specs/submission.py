@@ -14,27 +14,25 @@ from benchmark.specs.track import ADAPTIVE
 from benchmark.specs.training import TrainingSpec, WeightsSpec
 
 Division = Literal["closed", "open"]
-
-
 LONGEST = 60  # characters of a submission's or variant's name: files are named after both, a stage and an attack
 # no '-', which separates submission and variant in a row; no '.', at which DVC splits names
 Name = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_]*$", max_length=LONGEST)
 
 
 class VariantOnTrack(Frozen):
-    """What one variant needs on one track: `model` goes to the method's `build`. It is trained here, or has `weights`.
+    """The settings of one variant on one track: `model` goes to the method's `build`.
 
-    `adaptive` are attacks brought against this row, by its authors or a reviewer: `submissions/<name>/<attack>.py` where
-    there is one, else `benchmark/attacks/<attack>.py`. They run beside the track's suites and can only lower its numbers.
+    The variant is trained here, or has `weights`. `adaptive` are attacks contributed against this row, by its authors
+    or a reviewer: `submissions/<name>/<attack>.py` if that exists, else `benchmark/attacks/<attack>.py`. They run
+    beside the track's suites and can only lower its numbers.
     """
 
     model: dict[str, int | float | bool | str] = Field(default={})  # keyword arguments of the method's `build`
     training: TrainingSpec | None = None
     weights: WeightsSpec | None = None
     certificate: CertificateSpec | None = None
-    unsound_formulas: tuple[
-        Literal["certvit", "certvit_released"], ...
-    ] = ()  # published, no bounds; shown, never counted
+    # published, no bounds; shown, never counted
+    unsound_formulas: tuple[Literal["certvit", "certvit_released"], ...] = ()
     adaptive: tuple[AttackSpec, ...] = ()
 
     @model_validator(mode="after")
@@ -53,7 +51,7 @@ class Variant(Frozen):
     """One version of a paper's model."""
 
     title: str  # as the board shows it
-    # whether `rvb repro` builds its rows and shows them without --all; a list: on these of its tracks
+    # whether `rvb repro` builds its rows by default; or a list of tracks on which it does
     default: bool | tuple[str, ...] = True
     tracks: dict[str, VariantOnTrack]  # by the name of the track
 
@@ -84,12 +82,12 @@ class Paper(Frozen):
 
 
 def is_web_address(url: str) -> bool:
-    """Whether a page may link to it: http or https, and a host."""
+    """Return whether a page may link to it: http or https, and a host."""
     return re.fullmatch(r"https?://[^\s/?#]\S*", url) is not None
 
 
 class Claim(Frozen):
-    """A number as a paper prints it, with the place; shown, never ranked."""
+    """A number as a paper prints it, with its place in the paper; shown, never ranked."""
 
     track: str
     variant: str | None = None
@@ -128,7 +126,7 @@ class Submission(Frozen):
 
 
 def _name_problem(name: str, names: list[str]) -> str:
-    """What is wrong with a variant's name; "" where nothing is."""
+    """Return what is wrong with a variant's name; "" if it is valid."""
     if "." in name:
         return f" holds a dot, at which DVC splits names; write {name.replace('.', '_')[:LONGEST]!r}"
     if not re.fullmatch(r"[A-Za-z0-9_]+", name):

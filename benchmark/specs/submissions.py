@@ -23,11 +23,11 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Submission:
-    """The submission of this name.
+    """Return the submission of this name.
 
     Raises:
-        BenchmarkError: unknown submission, no method.py, a file that is no Python, an unknown key (the near miss is
-            suggested), a bad value, or a link that leads out of the folder.
+        BenchmarkError: an unknown submission (the near miss is suggested), no method.py, a file that is no Python, an
+            unknown key, a bad value, or a link that leads out of the folder.
     """
     folder = FOLDER / name
     if not (folder / "submission.yaml").exists():
@@ -46,7 +46,9 @@ def load(name: str) -> Submission:
 
 
 def _check_links(folder: Path) -> None:
-    """What lies in the folder is read and hashed: a link could lead to anybody's files, or to one without an end."""
+    """Raise BenchmarkError for a link out of the folder. Its files are read and hashed: a link could lead to
+    anybody's, or to an endless one.
+    """
     for path in folder.rglob("*"):
         if path.is_symlink():
             if not path.exists():
@@ -62,8 +64,9 @@ def _check_file(path: Path, hint: str) -> None:
 
 
 def method_files(name: str) -> list[Path]:
-    """method.py and the data files that it may read: whatever stands in the folder and is no code, text about it, study or
-    settings. Code is followed by its imports.
+    """Return method.py and the data files that it may read.
+
+    Data is every file of the folder except code, text, studies and settings. Code is followed by its imports.
     """
     folder = FOLDER / name
     beside = [path for path in folder.rglob("*") if path.is_file() and not _about(path.relative_to(folder))]
@@ -71,23 +74,23 @@ def method_files(name: str) -> list[Path]:
 
 
 def _about(path: Path) -> bool:
-    """Whether a file of a submission's folder, by its path there, is none of its data."""
+    """Return whether a file of a submission's folder, by its path there, is none of its data."""
     hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
     return hidden or path.suffix in (".py", ".md") or path == Path("submission.yaml") or path.parts[0] == "studies"
 
 
 def load_all() -> list[Submission]:
-    """Every submission that loads; a line on stderr names each that does not."""
+    """Return every submission that loads; name the others on stderr."""
     for path in FOLDER.glob("*/submission.yml"):
         unless_broken(
             str(path), partial(_check_file, path.with_suffix(".yaml"), f", but {path.name} is there; rename it")
         )
-    found = [unless_broken(str(FOLDER / name), partial(load, name)) for name in names()]
-    return [one for one in found if one is not None]
+    loaded = [unless_broken(str(FOLDER / name), partial(load, name)) for name in names()]
+    return [submission for submission in loaded if submission is not None]
 
 
 def _check_parts(submission: Submission) -> None:
-    """Every track, objective, attack and certificate that the variants name must be a file that exists."""
+    """Raise BenchmarkError unless every track, objective, attack and certificate that the variants name is a file."""
     for variant_name, variant in submission.variants.items():
         for track, entry in variant.tracks.items():
             place = f"submissions/{submission.name}/submission.yaml: variant {variant_name} on {track}"
@@ -95,14 +98,14 @@ def _check_parts(submission: Submission) -> None:
             check_settings(entry, place)
             own = _defining("attack", FOLDER / submission.name) if entry.adaptive else set()
             for name in (spec.attack for spec in entry.adaptive):
-                if name not in (known := own | _parts("attacks")):
-                    raise BenchmarkError(f"{place}: adaptive: no attack file named {name!r}{near_miss(name, known)}")
+                if name not in (attacks := own | _parts("attacks")):
+                    raise BenchmarkError(f"{place}: adaptive: no attack file named {name!r}{near_miss(name, attacks)}")
                 if name in own and passes_for_autoattack(name):
                     raise BenchmarkError(f"{place}: its own {name}.py would pass for AutoAttack; rename the file")
 
 
 def check_settings(entry: VariantOnTrack, place: str) -> None:
-    """A BenchmarkError, which names the `place`, for a component of which there is no file."""
+    """Raise BenchmarkError, which names the `place`, for a component that is no file."""
     spec, parts = entry.training, list[tuple[str, str]]()
     if spec:
         parts += [("training", spec.objective), *(("training/penalties", penalty.name) for penalty in spec.penalties)]
@@ -114,22 +117,22 @@ def check_settings(entry: VariantOnTrack, place: str) -> None:
 
 
 def check_part(kind: str, part: str, place: str) -> None:
-    """The same of one: `kind` is tracks, or a folder of benchmark/."""
+    """Raise BenchmarkError for one part that is no file: `kind` is tracks, or a folder of benchmark/."""
     file = tracks.FOLDER / f"{part}.yaml" if kind == "tracks" else component_file(kind, part)
     if not file.exists() or (kind in ENTRIES and not _defines(str(file), ENTRIES[kind][0], files.version(file))):
         raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, _parts(kind))}")
 
 
 def _parts(kind: str) -> set[str]:
-    """The names that a submission may use: tracks, or the files that define the entry point of their kind."""
+    """Return the names that a submission may use: tracks, or the files that define the entry point of their kind."""
     return set(tracks.names()) if kind == "tracks" else _defining(ENTRIES[kind][0], PACKAGE / kind)
 
 
 def _defining(entry: str, folder: Path) -> set[str]:
-    """The files of a folder, by name, that define `entry`."""
-    with os.scandir(folder) as found:
-        code = [one for one in found if one.name.endswith(".py")]
-    return {one.name.removesuffix(".py") for one in code if _defines(one.path, entry, files.version(one))}
+    """Return the names of a folder's files that define `entry`."""
+    with os.scandir(folder) as entries:
+        paths = [path for path in entries if path.name.endswith(".py")]
+    return {path.name.removesuffix(".py") for path in paths if _defines(path.path, entry, files.version(path))}
 
 
 @cache
@@ -140,16 +143,18 @@ def _defines(path: str, entry: str, _version: tuple[int, ...]) -> bool:
 
 
 def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:
-    """What `variant` needs on `track`; a BenchmarkError for an unknown variant or one that does not enter the track."""
+    """Return a variant's settings on a track. Raise BenchmarkError for an unknown variant, or one that does not enter
+    the track.
+    """
     if variant not in submission.variants:
         raise BenchmarkError(f"{submission.name} has no variant {variant!r}{near_miss(variant, submission.variants)}")
     entry = submission.variants[variant].tracks.get(track)
     if entry is None:
-        known = submission.variants[variant].tracks
-        raise BenchmarkError(f"{submission.name} {variant} does not enter track {track!r}{near_miss(track, known)}")
+        entered = submission.variants[variant].tracks
+        raise BenchmarkError(f"{submission.name} {variant} does not enter track {track!r}{near_miss(track, entered)}")
     return entry
 
 
 def rows(track: str) -> list[tuple[Submission, str]]:
-    """(submission, variant) of every row of a track's board, in order: the submissions say so, not files on disk."""
+    """Return (submission, variant) of every row of a track's board, in order of the submissions."""
     return [(s, v) for s in load_all() for v, variant in sorted(s.variants.items()) if track in variant.tracks]

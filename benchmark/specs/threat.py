@@ -1,4 +1,4 @@
-"""Threat models and attacks, as YAML asks for them.
+"""Threat models and attacks, as YAML declares them.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution.
 """
@@ -13,13 +13,11 @@ from pydantic import BeforeValidator, Field, model_validator
 from benchmark.specs.base import Frozen, repeated
 
 Norm = Literal["Linf", "L2"]
-
-
-Engine = Literal["fast", "reference"]  # of AutoAttack: ours, and the authors' files untouched
+Engine = Literal["fast", "reference"]  # of AutoAttack: this project's, and the authors' unchanged files
 
 
 def as_number(value: object) -> object:
-    """Return text such as "8/255" as a number; anything else as it is."""
+    """Return text such as "8/255" as a number; anything else unchanged."""
     above, slash, below = value.partition("/") if isinstance(value, str) else ("", "", "")
     try:
         return float(above) / float(below) if slash else value
@@ -31,7 +29,7 @@ Radius = Annotated[float, BeforeValidator(as_number), Field(ge=0)]  # in pixels 
 
 
 class ThreatModel(Frozen):
-    """All images of [0, 1] within `eps` of the clean image in `norm`."""
+    """All images in [0, 1] within `eps` of the clean image in `norm`."""
 
     norm: Norm
     eps: Radius
@@ -50,7 +48,7 @@ class ThreatModel(Frozen):
 class AttackSpec(ThreatModel):
     """One attack: the file `benchmark/attacks/<attack>.py`, its threat model and its parameters.
 
-    `name` tells it apart from another of the same file and threat model, in its id and on the page.
+    `name` distinguishes it from another attack of the same file and threat model, in its id and on the page.
     """
 
     attack: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)  # files are named after it
@@ -78,6 +76,6 @@ def passes_for_autoattack(name: str) -> bool:
 
 
 def check_distinct(attacks: Sequence[AttackSpec], where: str) -> None:
-    """A ValueError when two have the same id: one's verdicts would hide the other's."""
+    """Raise ValueError if two attacks have the same id: the verdicts of one would hide the other's."""
     if twice := repeated(attack.id for attack in attacks):
         raise ValueError(f"the attack {twice} stands twice {where}; give each once, or a `name` to one of them")

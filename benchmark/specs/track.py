@@ -12,8 +12,7 @@ from benchmark.specs.base import Frozen, repeated
 from benchmark.specs.data import DataSpec, EvaluationSpec
 from benchmark.specs.threat import AttackSpec, Radius, ThreatModel, check_distinct
 
-ADAPTIVE = "adaptive"  # the suite of the attacks that were brought against one row
-
+ADAPTIVE = "adaptive"  # the suite of attacks contributed against one row
 
 # Hendrycks and Dietterich 2019 (Benchmarking Neural Network Robustness to Common Corruptions and Perturbations); the
 # strengths are those of the library that benchmark/data/corruptions.py calls, which are ImageNet-C's
@@ -26,7 +25,7 @@ SMALLEST = 32  # pixels a side that the corruptions need, and three channels
 
 
 class CorruptionSpec(Frozen):
-    """The corruptions of a track: each name at each severity, drawn by `seed` for each image by itself."""
+    """The corruptions of a track: each name at each severity, drawn by `seed` for each image separately."""
 
     names: tuple[str, ...] = Field(default=COMMON, min_length=1)
     severities: tuple[int, ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
@@ -51,9 +50,10 @@ class CorruptionSpec(Frozen):
 
 
 class PicturesSpec(Frozen):
-    """Pictures of a model, after Debenedetti 2022 (Figures 11 to 14), by PGD of `steps` steps: against the first `images`
-    evaluation images in the Linf ball `eps`, and, from as many images of noise, towards random classes in the l2 ball of
-    each of `radii`.
+    """Pictures of a model, after Debenedetti 2022 (Figures 11 to 14), by PGD of `steps` steps.
+
+    PGD runs against the first `images` evaluation images in the Linf ball `eps`, and from as many images of noise
+    towards random classes in the l2 ball of each of `radii`.
     """
 
     images: int = Field(default=10, gt=0, le=32)
@@ -70,9 +70,10 @@ class PicturesSpec(Frozen):
 
 
 class SmoothingSpec(Frozen):
-    """How every row of a track is smoothed: noise of deviation `sigma`, `n0` samples to choose the class, at most `n` to
-    bound its probability, which are looked at `looks` times while they are drawn. For each image, the radius is wrong with
-    probability at most `alpha`.
+    """How every row of a track is smoothed.
+
+    Noise of standard deviation `sigma`, `n0` samples to choose the class, at most `n` to bound its probability, with
+    `looks` interim looks. For each image, the radius is wrong with probability at most `alpha`.
     """
 
     sigma: float = Field(gt=0, allow_inf_nan=False)
@@ -92,8 +93,8 @@ class SmoothingSpec(Frozen):
 class Track(Frozen):
     """The rules of one comparison, versioned; a change of any rule is a new version.
 
-    `development` is no rule: its suites are for `rvb attack` alone, no stage runs them and no Record knows them, so a
-    change there is no new version. Nor is one of `pictures` or `robustbench`.
+    `development`, `pictures` and `robustbench` are no rules, so a change there is no new version. Suites of
+    `development` are for `rvb attack` alone: no stage runs them and no Record knows them.
     """
 
     name: str  # the file's name, which gives it
@@ -112,9 +113,9 @@ class Track(Frozen):
 
     @property
     def threats(self) -> tuple[ThreatModel, ...]:
-        """Each threat model that an attack of the suites looks into, Linf first, then by radius."""
-        found = {(spec.norm, spec.eps) for suite in self.suites.values() for spec in suite}
-        return tuple(ThreatModel(norm=n, eps=e) for n, e in sorted(found, key=lambda t: (t[0] != "Linf", t[1])))
+        """Each threat model of the suites' attacks, Linf first, then by radius."""
+        pairs = {(spec.norm, spec.eps) for suite in self.suites.values() for spec in suite}
+        return tuple(ThreatModel(norm=n, eps=e) for n, e in sorted(pairs, key=lambda t: (t[0] != "Linf", t[1])))
 
     @model_validator(mode="after")
     def _distinct(self) -> Track:

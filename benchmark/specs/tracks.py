@@ -1,4 +1,4 @@
-"""Tracks: the rules of each comparison, one versioned YAML file a track, found by where it stands."""
+"""Tracks: the rules of each comparison, one versioned YAML file for each, found by its name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Track:
-    """The track of this name.
-
-    Raises:
-        BenchmarkError: for an unknown track, an unknown key (the near miss is suggested) or a bad value.
+    """Return a track by name. Raise BenchmarkError for an unknown track or key (the near miss is suggested), or a bad
+    value.
     """
     path = FOLDER / f"{name}.yaml"
     if not path.exists():

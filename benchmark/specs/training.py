@@ -1,6 +1,6 @@
-"""How a variant is trained, or which weights it brings.
+"""Recipes: how a variant is trained, or which weights it has.
 
-Units: radii in pixels of [0, 1]; rates of learning per optimiser step.
+Units: radii in pixels of [0, 1]; learning rates per optimiser step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmark.specs.threat import AttackSpec, ThreatModel
 
 
 class Augmentation(Frozen):
-    """What is done to each training image, in this order; 0 and false leave it out. The result stays in [0, 1]."""
+    """The augmentation of each training image, in this order; 0 and false leave a part out. Results stay in [0, 1]."""
 
     crop: int = Field(default=0, ge=0)  # random crop after padding by this many black pixels
     flip: bool = False  # left to right, half of the time
@@ -39,9 +39,9 @@ class Augmentation(Frozen):
 
 
 class Closing(Frozen):
-    """The last epochs have this augmentation in place of the recipe's, whose rest goes on as it was.
+    """Another augmentation for the last epochs.
 
-    They are counted from `epochs`: a run that `patience` ends before them has none.
+    They are counted from `epochs`: a run that `patience` ends earlier has none.
     """
 
     epochs: int = Field(ge=0)  # how many; 0 is without
@@ -49,11 +49,11 @@ class Closing(Frozen):
 
 
 class Selection(Frozen):
-    """Which epoch's weights are kept: the first with the best score on the validation images, never the test images.
+    """The epoch whose weights are kept: the first with the best score on the validation images, never the test images.
 
-    `by` the objective's own score, `clean` accuracy, `robust` accuracy under `attack`, or accuracy that `certificate`
-    proves at an l2 `radius`. Training stops after `patience` epochs without a better score, counted from the end of the
-    radius's warm-up; 0 never stops it.
+    The score is `by` the objective's own score, `clean` accuracy, `robust` accuracy under `attack`, or accuracy that
+    `certificate` proves at an l2 `radius`. Training stops after `patience` epochs without a better score, counted from the
+    end of the radius's warm-up; 0 never stops it.
     """
 
     by: Literal["objective", "clean", "robust", "certified"] = "objective"
@@ -68,10 +68,10 @@ class Selection(Frozen):
             raise ValueError("selection by robust accuracy needs an `attack`, such as pgd with 10 steps")
         if self.by != "robust" and self.attack is not None:
             raise ValueError(f"selection by {self.by} has no use for an `attack`; leave it out or select by robust")
-        asked = (self.certificate is not None, self.radius > 0)
-        if self.by == "certified" and not all(asked):
+        given = (self.certificate is not None, self.radius > 0)
+        if self.by == "certified" and not all(given):
             raise ValueError("selection by certified accuracy needs a `certificate`, such as lipschitz, and a `radius`")
-        if self.by != "certified" and any(asked):
+        if self.by != "certified" and any(given):
             raise ValueError(
                 f"selection by {self.by} has no use for a certificate; leave it out or select by certified"
             )
@@ -79,11 +79,11 @@ class Selection(Frozen):
 
 
 class InitSpec(Frozen):
-    """Fine-tuning: training starts from the weights of another row, of this track unless `track` names one, or, in a study,
-    from those of another `cell`, trained with the same seed.
+    """Fine-tuning: the weights from which training starts.
 
-    `new` names the parts that start afresh, such as a head for other classes: parameters by the first parts of their
-    names. All else must fit, by name and shape.
+    They are those of another row, of this track unless `track` names one, or, in a study, of another `cell` with the
+    same seed. `new` names the parts that start afresh, such as a head for other classes, by the first parts of their
+    parameters' names. All others must fit, by name and shape.
     """
 
     row: str = Field(default="", pattern=r"^([^-]+-[^-]+)?$")  # <submission>-<variant>
@@ -119,7 +119,7 @@ class TrainingSpec(Frozen):
     penalties: tuple[PenaltySpec, ...] = ()  # added to its loss; a study's axis: training.penalties.<name>.<key>
     init_from: InitSpec | None = None  # fine-tuning
     prepare: tuple[PrepareSpec, ...] = ()  # of the weights that it starts from, in this order, before the epochs
-    keep_zeros: bool = False  # entries of matrices and kernels that are 0 before the first epoch stay 0
+    keep_zeros: bool = False  # matrix and kernel entries that are 0 before the first epoch stay 0
     attack: AttackSpec | None = None  # the attack trained against
     # the attack's or the objective's radius grows linearly over these, from 0
     warmup_epochs: int = Field(default=0, ge=0)
@@ -172,16 +172,16 @@ class TrainingSpec(Frozen):
 
     @property
     def attacks(self) -> tuple[AttackSpec, ...]:
-        """The attacks that training runs: the one trained against, the one selected by."""
+        """The attacks that training runs: the one trained against, and the one selected by."""
         return tuple(attack for attack in (self.attack, self.selection.attack) if attack)
 
 
 def recipe_problem(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | None:
-    """What is wrong with a recipe for images of this shape (c, h, w), in words; None where nothing is."""
+    """Return what is wrong with a recipe for images of this shape (c, h, w); None if it fits."""
     problems = [radius_problem(attack, shape) for attack in spec.attacks]
     problems += [_augmentation_problem(spec.augmentation, shape)]
-    if spec.closing and (wrong := _augmentation_problem(spec.closing.augmentation, shape)):
-        problems.append(f"closing.{wrong}")
+    if spec.closing and (problem := _augmentation_problem(spec.closing.augmentation, shape)):
+        problems.append(f"closing.{problem}")
     return next(filter(None, problems), None)
 
 
@@ -198,7 +198,7 @@ def _augmentation_problem(augmentation: Augmentation, shape: tuple[int, int, int
 
 
 def radius_problem(threat: ThreatModel, shape: tuple[int, int, int]) -> str | None:
-    """Says so, in words, where an l2 radius exceeds the diameter sqrt(c h w) of all images of this shape; else None."""
+    """Return what is wrong with an l2 radius above sqrt(c h w), the diameter of all images of this shape; else None."""
     diameter = math.sqrt(math.prod(shape))
     if threat.norm == "L2" and threat.eps > diameter:
         size = "x".join(map(str, shape))
@@ -207,10 +207,10 @@ def radius_problem(threat: ThreatModel, shape: tuple[int, int, int]) -> str | No
 
 
 class WeightsSpec(Frozen):
-    """Weights that were trained elsewhere: a checkpoint file, or, without `path`, what the method's own loader brings.
+    """Weights that were trained elsewhere: a checkpoint file, or, without `path`, those of the method's own loader.
 
-    `path` is the file's, from the repository's root: in `weights/`, where whoever runs the benchmark puts what
-    submissions may be given, or in the submission's own folder. `sha256` pins it.
+    `path` is relative to the repository's root: in `weights/`, where users put files for submissions, or in the
+    submission's own folder. `sha256` pins the file.
     """
 
     path: str | None = Field(default=None, min_length=1)
@@ -219,7 +219,9 @@ class WeightsSpec(Frozen):
     @field_validator("path")
     @classmethod
     def _a_place_for_weights(cls, path: str | None) -> str | None:
-        """The submission's code reads the file: any other could be the test images, another row's verdicts or a secret."""
+        """Refuse other places: submitted code reads the file, and it could be the test images, another row's verdicts
+        or a secret.
+        """
         parts = PurePosixPath(path or "weights/none").parts
         if parts[0] not in ("weights", "submissions") or len(parts) < 2 or ".." in parts:
             raise ValueError(

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from benchmark.evaluation.run_attack import AttackState
 
 
-ASKED_AGAIN = 256  # images of an attack
+ASKED_AGAIN = 256  # images per attack
 
 
 class Attack(EvaluationStep):
-    """One name a suite that counts for the row: those of the track, and `adaptive`, brought against the row."""
+    """One step for each suite that counts for the row: those of the track, and `adaptive`, contributed against the row."""
 
     declared_in = "suites"
     attacks = searches = several = True
@@ -60,7 +60,7 @@ class Attack(EvaluationStep):
             "suite": [spec.model_dump(mode="json") for spec in self.specs],
             "engine": run_settings().evaluate.engine,
             "division": self.row.submission.division,
-            # the Record keeps the images of the track's first suite, and of attacks brought against the row
+            # the Record keeps the images of the track's first suite, and of contributed attacks
             "kept": self.what in [*self.row.track.suites][:1] or self.what not in self.row.track.suites,
         }
 
@@ -71,7 +71,7 @@ class Attack(EvaluationStep):
         return [*self.row.method_files, *sorted(attacks)]
 
     def companion(self, device: torch.device) -> AbstractContextManager[Any]:
-        """What finds the attacks that the row's submission brings."""
+        """Return the function that finds attacks contributed by the row's submission."""
         from benchmark.sandbox.attack import contributed_attacks
 
         names = [spec.attack for spec in self.specs] if self.what == ADAPTIVE else []
@@ -79,7 +79,7 @@ class Attack(EvaluationStep):
 
     @property
     def spares(self) -> int:
-        return len(self.specs) + 1  # of each attack, and what was asked beside them
+        return len(self.specs) + 1  # one for each attack, and one for the other questions
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from safetensors.torch import save
@@ -100,12 +100,12 @@ class Attack(EvaluationStep):
             engine=work.settings["engine"], report=work.say, brought=subject.companion, open_division=is_open,
             together=subject.together, wide=_wide(subject, row, facts.flops),
         ):  # fmt: skip
-            # one process for both, since what it sees of an attack afresh is no clean image
+            # one process for both: it sees no clean image in the first
             with subject.spares.pop()() if subject.asked else nullcontext() as other:
                 after = _attacked_afresh(work, subject, other, spec, state, after)
                 lost = ask_again(work, subject, ASKED_AGAIN, other)
             state.robust &= ~lost if lost is not None else True
-            # a random model may answer otherwise the second time: an image that it once got wrong in the ball is lost
+            # a random model may answer differently the second time: an image that it once got wrong in the ball is lost
             robust = clean.correct & state.robust & after.correct
             columns |= _evidence(spec, clean.correct & ~robust, after, state.adversarial, subject.images)
             adversarial[spec.id] = state.adversarial.cpu().contiguous()
@@ -130,9 +130,13 @@ def _attacked_afresh(
     state: AttackState,
     after: Predictions,
 ) -> Predictions:
-    """Attack what stands in the process of `other`, which was never asked about it clean; the verdict on what `state`
-    then holds. What it breaks that AutoAttack left counts as broken; another attack may be weaker, and its number is its
-    own. Raises BenchmarkError: that process answers otherwise than the model that was attacked, in the closed division.
+    """Attack the images that are still classified correctly in the process of `other`, which never saw them clean.
+
+    Return the predictions on the images that `state` then holds. An image that AutoAttack left and this attack breaks
+    counts as broken. Another attack may be weaker, and its number stays its own.
+
+    Raises:
+        BenchmarkError: in the closed division, `other` answers differently from the attacked model.
     """
     from benchmark.attacks.prediction import logits, predict
     from benchmark.evaluation.asked_again import broken_afresh, compare
@@ -168,7 +172,7 @@ def _wide(subject: Subject, row: Row, flops: int) -> int:
 
 
 def _result(spec: AttackSpec, suite: str, state: AttackState, robust: torch.Tensor) -> dict[str, Any]:
-    """What one attack left, as a Record has it."""
+    """Return the result of one attack for the Record, as JSON values."""
     from benchmark.evaluation.evidence import proportion
     from benchmark.records.attack import AttackResult
 
@@ -186,7 +190,9 @@ def _result(spec: AttackSpec, suite: str, state: AttackState, robust: torch.Tens
 def _evidence(
     spec: AttackSpec, success: torch.Tensor, after: Predictions, adversarial: torch.Tensor, images: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Per image: whether the attack succeeded on a rightly classified image, what it became, and how far it moved."""
+    """Return columns (n,): whether the attack broke a correctly classified image, the new prediction and margin, and
+    the distances.
+    """
     from benchmark.attacks.ball import distances
 
     moved = distances(adversarial, images)

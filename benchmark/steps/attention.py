@@ -1,4 +1,4 @@
-"""Step `attention`: what is left of one row's clean accuracy with uniform averaging for attention, and with nothing."""
+"""Step `attention`: one row's clean accuracy with uniform averaging in place of attention, and with nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from benchmark.steps.evaluation import EvaluationStep, Subject
 
 
 class Attention(EvaluationStep):
-    """A column a replacement: what the network so changed predicts. None for a network in which no attention is found."""
+    """A column for each replacement: the predictions of the changed network. Nothing for a network without attention."""
 
-    spares = 0  # it asks about the clean images alone
+    spares = 0  # asks about clean images only
 
     @property
     def rules(self) -> dict[str, Any]:
@@ -24,17 +24,17 @@ class Attention(EvaluationStep):
         from benchmark.attacks.replaced_attention import predictions_with
         from benchmark.evaluation.evidence import ATTENTION_COLUMNS, without_attention
 
-        found = {}
+        columns = {}
         for weights, name in ATTENTION_COLUMNS.items():
-            torch.manual_seed(work.row.track.evaluation.seed)  # an open model may draw noise of its own
+            torch.manual_seed(work.row.track.evaluation.seed)  # an open model may draw noise
             predicted = predictions_with(weights, subject.model, subject.images, subject.batch_size)
             if predicted is None:
                 return Outcome(summary="no attention found in it")
-            found[name] = predicted
-        seen = {**found, "label": subject.labels, "clean_prediction": subject.clean.prediction}
+            columns[name] = predicted
+        seen = {**columns, "label": subject.labels, "clean_prediction": subject.clean.prediction}
         result = without_attention(pa.table({name: values.cpu().numpy() for name, values in seen.items()}))
         return Outcome(
-            found,
+            columns,
             {"attention": result.model_dump(mode="json")},
             summary=f"right on {result.uniform.clean.count} images with uniform attention, {result.none.clean.count} without",
         )

@@ -1,9 +1,10 @@
-"""What a step of a row is, and what all of them share: key, lock, clock, resume, outputs.
+"""The base of all steps of a row: key, lock, clock, resuming, outputs.
 
-A step is one file of this folder that ends in `step = <Its class>`, and a line of the table in protocol.py. It says where it
-applies, what it reads and which settings and components its result depends on; that is written to its inputs file
-(benchmark/pipeline/inputs.py), on which DVC makes its stage depend, and which with what it reads is its result's key. It
-computes in `run`, and imports there what is slow to import: these files are read to plan a pipeline too.
+A step is one file of this folder that ends in `step = <Its class>`, and a line of the table in protocol.py. It
+defines where it applies, what it reads, and on which settings and components its result depends. These are written to
+its inputs file (benchmark/pipeline/inputs.py), on which its DVC stage depends. The inputs file and the content that
+the step reads are the key of its result. `run` computes, and imports modules that are slow to import: planning a
+pipeline imports these files too.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ SLOW = ("pyarrow.dataset", "pyarrow.parquet", "safetensors.torch", "scipy.stats"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step leaves.
+    """The results of a step.
 
     Attributes:
         columns: evidence by column, one value an image, (n,) each.
-        fields: what it adds to the Record, as JSON values. Lists of objects that several steps give are joined, objects
-            merged, anything else must be the same in all. A field that Record does not have stands in its `measured`.
+        fields: what it adds to the Record, as JSON values. Lists of objects that several steps give are joined,
+            objects merged; anything else must agree in all steps. A field that Record lacks goes into `measured`.
         images: (n, c, h, w) float32 images that the Record keeps, by attack.
-        published: files that stand beside the Record, by path.
-        files: what later steps read, by path.
+        published: files beside the Record, by path.
+        files: files for later steps, by path.
         summary: one line for people.
     """
 
@@ -57,9 +58,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Work:
-    """A step at work: a kill leaves its folder `scratch` for the next run; what stands in `blocks` there speaks of some
-    images each.
-    """
+    """A running step. A kill leaves its folder `scratch` for the next run; each file in `blocks` is about some images."""
 
     row: Row
     name: str
@@ -73,22 +72,22 @@ class Work:
         return self.scratch / BLOCKS
 
     def say(self, text: str) -> None:
-        """One line of progress; the time so far is kept too."""
+        """Print a line of progress, and keep the time so far."""
         self.clock.lap()
         print(f"{self.row.name}: {text}", flush=True)
 
 
 class Step(ABC):
-    """What one kind of work does on a row; each file's class is one kind.
+    """One kind of work on a row; each file's class is one kind.
 
     Attributes:
         name: that of its file, or one of several, `<file>-<what>`.
         earlier: the folders of the row's steps before it, in order.
     """
 
-    declared_in: ClassVar[str] = "track"  # the part of the row by which the step applies, such as track.smoothing
-    several: ClassVar[bool] = False  # whether what it does on a row is called `<file>-<what>`
-    refusal: ClassVar[str] = "{row} has no step {step} on {track}"  # where it does not apply, with what to do
+    declared_in: ClassVar[str] = "track"  # the step applies where the row has this part
+    several: ClassVar[bool] = False  # whether its names on a row are `<file>-<what>`
+    refusal: ClassVar[str] = "{row} has no step {step} on {track}"  # the message where it does not apply
 
     def __init__(self, row: Row, name: str, earlier: Sequence[Path] = ()) -> None:
         self.row, self.name, self.earlier = row, name, tuple(earlier)
@@ -99,12 +98,12 @@ class Step(ABC):
 
     @classmethod
     def names(cls, row: Row) -> list[str]:
-        """What it does on the row, in order."""
+        """Return the names of the kind's steps on the row, in order."""
         return [cls.__module__.rpartition(".")[2]] if cls.applies(row) else []
 
     @classmethod
     def refuse(cls, row: Row, name: str) -> BenchmarkError:
-        """Why it does not apply, with what to do."""
+        """Return the error for a row to which the step does not apply, with what to do."""
         return BenchmarkError(cls.refusal.format(row=row.name, step=name, track=row.track.name))
 
     @property
@@ -113,22 +112,22 @@ class Step(ABC):
 
     @property
     def declared(self) -> Any:
-        """What that part of the row says."""
+        """The value of the row's part `declared_in`."""
         return attrgetter(self.declared_in)(self.row)
 
     @property
     def folder(self) -> Path:
-        """Where its outputs stand."""
+        """The folder of its outputs."""
         return self.row.folder / self.name
 
     @property
     def inputs(self) -> Path:
-        """Its inputs file: code by file, settings, arithmetic, and what it reads."""
+        """Its inputs file: code by file, settings, arithmetic, and the paths that it reads."""
         return self.row.inputs / f"{self.name}.json"
 
     @property
     def reads(self) -> list[Path]:
-        """Files and folders that it reads."""
+        """The files and folders that it reads."""
         return [self.row.data, self.row.weights]
 
     @property
@@ -141,7 +140,7 @@ class Step(ABC):
 
     @property
     def components(self) -> list[Path]:
-        """Files of code that it finds by name."""
+        """The files of code that it finds by name."""
         return self.row.method_files
 
     @property
@@ -151,26 +150,27 @@ class Step(ABC):
 
     @property
     def slow(self) -> list[str]:
-        """Modules that take long to import, once for all steps that then run in forks; none of a submission."""
+        """Modules that take long to import, imported once before the steps' forks; none of a submission."""
         code = [Path(path).with_suffix("") for path in files.read_json(self.inputs)["code"]]
         own = [path.parts for path in code if path.parts[0] == "benchmark" and path.name != "__init__"]
         return [*SLOW, *map(".".join, own)]
 
     def versions(self) -> dict[str, str]:
-        """Packages that partial work must not outlive."""
+        """Return versions of packages. Partial work is discarded when they change."""
         return {"torch": version("torch")}
 
     @abstractmethod
     def run(self, work: Work) -> Outcome: ...
 
     def execute(self, again: bool = False) -> None:
-        """Run, or go on where a killed process stopped; write `folder` and the times beside it.
+        """Run, or resume where a killed process stopped; write `folder`, and the times beside it.
 
         Args:
-            again: even where a result of the same key stands, which is else left as it is.
+            again: run even if a result of the same key exists, which is else kept.
 
         Raises:
-            BenchmarkError: what it reads is missing, or its inputs file is of other settings.
+            BenchmarkError: what it reads is missing, its inputs file is of other settings, or code or settings change
+                meanwhile.
         """
         row, name, inputs = self.row, self.name, files.read_json(self.inputs)
         if inputs["settings"] != self.settings or inputs["arithmetic"] != arithmetic.in_force():
@@ -185,13 +185,13 @@ class Step(ABC):
                 if stands(self.folder, key):
                     print(f"{row.name}: {name} is kept, nothing that it depends on has changed", flush=True)
                     return
-                # of another key: no later step may read it, should this one fail
+                # a result of another key: no later step may read it if this one fails
                 shutil.rmtree(self.folder, ignore_errors=True)
             work = Work(row, name, inputs["settings"], reads, kept, Clock(kept))
             outcome = self.run(work)
-            # DVC notes inputs when its stage ends: those of another edit would make this result pass for theirs
-            now = code.digests(*map(Path, inputs["code"]))
-            if files.read_json(self.inputs) != inputs or now != inputs["code"]:
+            # DVC hashes inputs when its stage ends, so the old code's result would be recorded under the new code's hash
+            digests = code.digests(*map(Path, inputs["code"]))
+            if files.read_json(self.inputs) != inputs or digests != inputs["code"]:
                 raise BenchmarkError(
                     f"{row.name}: its code or settings changed while {name} ran; run the same command again"
                 )
@@ -203,13 +203,13 @@ class Step(ABC):
             print(f"{row.name}: {outcome.summary}", flush=True)
 
     def identity(self) -> dict[str, Any]:
-        """All that its result depends on, what it reads as it stands here."""
+        """Return all that its result depends on, with the digests of what it reads."""
         inputs = files.read_json(self.inputs)
         return {**inputs, "read": {path: _digest(Path(path)) for path in inputs["reads"]}, "versions": self.versions()}
 
 
 def import_slow(steps: Sequence[Step]) -> None:
-    """Import what steps, which are then forked, take long to import."""
+    """Import the modules that steps take long to import, before they are forked."""
     names = [name for step in steps for name in step.slow]
     names += ["timm" for step in steps if "timm" in step.row.method.read_text()]
     with warnings.catch_warnings():
@@ -219,13 +219,13 @@ def import_slow(steps: Sequence[Step]) -> None:
 
 
 def _digest(path: Path) -> str:
-    """sha256 of a file, or of what a finished folder says of its files; "" where it is missing, as its reader will say."""
+    """Return the sha256 of a file, or of a finished folder's list of files; "" if it is missing, which its reader reports."""
     whole = [place for place in (path, path / "stage.json", path / "data.json") if place.is_file()]
     return files.sha256_file(whole[0]) if whole else ""
 
 
 def stands(folder: Path, key: str) -> bool:
-    """Whether a step's folder holds, whole, the result of this key."""
+    """Return whether a step's folder holds the complete result of this key."""
     about = files.read_json(folder / "stage.json") if (folder / "stage.json").exists() else {}
     return about.get("key") == key and all(
         (folder / name).is_file() and files.sha256_file(folder / name) == digest
@@ -234,7 +234,7 @@ def stands(folder: Path, key: str) -> bool:
 
 
 def _check_whole(path: Path) -> None:
-    """A BenchmarkError for a folder that is missing, or lacks one of its files; a missing file is named by who reads it."""
+    """Raise BenchmarkError for a folder that is missing or incomplete. A missing file is reported by its reader."""
     lost = [] if path.suffix or path.exists() else [path]
     if (path / "stage.json").exists():
         lost += [path / name for name in files.read_json(path / "stage.json")["sha256"] if not (path / name).exists()]
@@ -245,18 +245,16 @@ def _check_whole(path: Path) -> None:
 
 
 def _write(outcome: Outcome, out: Path, about: Mapping[str, str]) -> None:
-    """The outputs of a step; beside them its environment, the digest of its code, and its key."""
+    """Write the outputs of a step; beside them its environment, the digest of its code, and its key."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if out.exists():  # of a run that was killed here
+    if out.exists():  # left by a killed run
         shutil.rmtree(out)
     out.mkdir(parents=True)
     if outcome.columns:
         columns = {name: pa.array(tensor.cpu().numpy()) for name, tensor in outcome.columns.items()}
-        lines = max(
-            map(len, columns.values())
-        )  # a shorter column speaks of the first images, and has nulls after those
+        lines = max(map(len, columns.values()))  # a shorter column is about the first images, and ends in nulls
         whole = {n: pa.concat_arrays([c, pa.nulls(lines - len(c), c.type)]) for n, c in columns.items()}
         pq.write_table(pa.table(whole), out / "evidence.parquet")
     if outcome.images:

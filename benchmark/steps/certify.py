@@ -1,4 +1,4 @@
-"""Step `certify`: certified l2 radii of one row, and the audit that tried to break them."""
+"""Step `certify`: certified l2 radii of one row, and the audit that tries to break them."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Certify(EvaluationStep):
         gap, bound = module.float32_gap(model, images, labels)
         if not math.isfinite(bound):
             raise BenchmarkError(
-                f"{work.row.name}: {spec.name} bounds neither this network's margins nor their rounding by anything finite; "
+                f"{work.row.name}: {spec.name} has no finite bound of this network's margins or their rounding; "
                 "nothing can be certified: leave the certificate out"
             )
-        found = _certified(work, subject, spec)
-        radii = found["certified_l2"]
+        columns = _certified(work, subject, spec)
+        radii = columns["certified_l2"]
         audit = Audit(model, images, labels, radii.to(subject.device), work.row.name).summary(
-            partial(module.certify, **spec.parameters), int(found["disagrees"].sum())
+            partial(module.certify, **spec.parameters), int(columns["disagrees"].sum())
         )
         certificate = Certificate(
             name=spec.name,
@@ -62,8 +62,8 @@ class Certify(EvaluationStep):
 
 
 def _certified(work: Work, subject: Subject, spec: CertificateSpec) -> dict[str, torch.Tensor]:
-    """Radii of the images, and whether their verdicts differ between float32 and float64: the audit's attacks on each
-    of their balls have failed.
+    """Return the radii (n,), and whether float32 and float64 verdicts differ. Raise if an attack of the audit breaks
+    a ball.
     """
     from benchmark.evaluation.audit import Audit
     from benchmark.evaluation.certified_radii import certified_radii
@@ -73,9 +73,9 @@ def _certified(work: Work, subject: Subject, spec: CertificateSpec) -> dict[str,
     def radii(places: range) -> dict[str, torch.Tensor]:
         block = slice(places.start, places.stop)
         images, labels = subject.images[block], subject.labels[block]
-        found = certified_radii(subject.model, images, labels, spec, size)
-        differ = Audit(subject.model, images, labels, found, work.row.name, places.start).attack_balls(size)
-        return {"certified_l2": found, "disagrees": differ}
+        certified = certified_radii(subject.model, images, labels, spec, size)
+        differ = Audit(subject.model, images, labels, certified, work.row.name, places.start).attack_balls(size)
+        return {"certified_l2": certified, "disagrees": differ}
 
     return by_blocks(work, len(subject.images), size, radii, "certified")
 

@@ -1,4 +1,4 @@
-"""Step `collect`: a row's evidence, held against itself, and its Record."""
+"""Step `collect`: checks a row's evidence for contradictions, and writes its Record."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Collect(Step):
-    """work/<track>/<row>/record: record.json, per_image.json, evidence.parquet, images.safetensors, and what steps
-    publish beside them.
+    """work/<track>/<row>/record: record.json, per_image.json, evidence.parquet, images.safetensors, and files that
+    steps publish.
 
-    It knows no other step: each left its evidence and what it adds to the Record. Clean, robust and certified accuracy
-    are counted here, since they come of all steps' evidence together.
+    It knows no other step: each left its evidence and its fields of the Record. Clean, robust and certified accuracy
+    are counted here, from the evidence of all steps.
     """
 
     @property
@@ -48,7 +48,7 @@ class Collect(Step):
         }
 
     def run(self, work: Work) -> Outcome:
-        """Raises BenchmarkError: the sandwich gate found a contradiction, or steps disagree; no Record is written."""
+        """Raise BenchmarkError if the sandwich gate finds a contradiction, or steps disagree; no Record is written."""
         import io
 
         import pyarrow.parquet as pq
@@ -81,7 +81,9 @@ class Collect(Step):
         own = {name: fields.pop(name) for name in [*fields] if name not in Record.model_fields}
         counted = _counted(row, merged)
         if twice := counted.keys() & fields.keys():
-            raise BenchmarkError(f"{row.name}: a step gives {min(twice)}, which is counted from all evidence together")
+            raise BenchmarkError(
+                f"{row.name}: a step gives {min(twice)}, which is counted from the evidence of all steps"
+            )
         record = Record.model_validate(counted | fields | ({"measured": own} if own else {}))
         return Outcome(
             files={
@@ -97,7 +99,7 @@ class Collect(Step):
 
 
 def _counted(row: Row, merged: pa.Table) -> dict[str, Any]:
-    """What the Record says of the row itself, and the accuracies that all evidence together gives."""
+    """Return the Record's fields about the row itself, and the accuracies counted from all evidence."""
     from benchmark.evaluation import evidence
 
     started = initial_settings(row.settings, row.track.name, row.name)
@@ -122,9 +124,13 @@ def _counted(row: Row, merged: pa.Table) -> dict[str, Any]:
 
 
 def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What the steps add to the Record: lists of objects one after another, objects merged, anything else the same in
-    all, but for why a model is in the open division, of which each reason stands once, and what held the row's code.
-    Raises BenchmarkError: two steps say different things.
+    """Return the steps' fields of the Record, joined.
+
+    Lists of objects are concatenated, objects merged; anything else must agree. Two fields are exceptions: each
+    reason for the open division is listed once, and `wall` keeps the parts of the sandbox that all steps had.
+
+    Raises:
+        BenchmarkError: two steps give different values.
     """
     joined: dict[str, Any] = {}
     for stage, part in parts.items():
@@ -136,9 +142,9 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
                 joined[name] = before | value
             elif _objects(value) and _objects(before):
                 joined[name] = before + value
-            elif name == "wall":  # on machines that refuse parts of it: what held the row's code in every step
+            elif name == "wall":  # machines may lack parts of the sandbox
                 joined[name] = ", ".join(p for p in str(before).split(", ") if p in str(value).split(", ")) or "none"
-            elif name == "division_reasons" and row.submission.division == "open":  # measured anew by each suite
+            elif name == "division_reasons" and row.submission.division == "open":  # each suite measures them
                 joined[name] = list(dict.fromkeys(before + value))
             else:
                 raise BenchmarkError(
@@ -153,7 +159,7 @@ def _objects(value: object) -> bool:
 
 
 def _images(row: Row, folders: Sequence[Path]) -> dict[str, np.ndarray]:
-    """Clean images and those that the steps keep, each (n, c, h, w) float32: what a reader needs to replay them."""
+    """Return clean images and those that the steps keep, (n, c, h, w) float32 each, from which a reader can replay them."""
     from safetensors.numpy import load_file
 
     from benchmark.data.images import evaluation_split
@@ -165,7 +171,7 @@ def _images(row: Row, folders: Sequence[Path]) -> dict[str, np.ndarray]:
 
 
 def _published(folders: Sequence[Path]) -> dict[str, bytes]:
-    """Files that the steps put beside the Record."""
+    """Return the files that the steps put beside the Record."""
     return {
         path.relative_to(folder / "record").as_posix(): path.read_bytes()
         for folder in folders
@@ -175,7 +181,7 @@ def _published(folders: Sequence[Path]) -> dict[str, bytes]:
 
 
 def _one_environment(environments: dict[str, dict[str, str]]) -> dict[str, str]:
-    """The environment of all steps; where one differs, its value carries the stage's name."""
+    """Return the environment of all steps; a differing value carries the step's name."""
     merged: dict[str, str] = {}
     for stage, environment in environments.items():
         for name, value in environment.items():

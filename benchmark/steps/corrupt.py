@@ -15,7 +15,7 @@ BLOCK = 25  # images between two checkpoints
 
 
 class Corrupt(EvaluationStep):
-    """Columns `corrupted <name> <severity>`: whether the model is right on that copy; a tie counts as wrong."""
+    """Columns `corrupted <name> <severity>`: whether the model classifies that copy correctly; a tie counts as wrong."""
 
     declared_in = "track.corruptions"
     refusal = "track {track} declares no corruptions"
@@ -44,7 +44,7 @@ class Corrupt(EvaluationStep):
 
 
 def corrupted_columns(work: Work, subject: Subject, rules: CorruptionSpec) -> dict[str, torch.Tensor]:
-    """The evidence by column, bool; resumed after a kill."""
+    """Return the evidence by column, bool (n,) each; resumed after a kill."""
     import torch
 
     from benchmark.attacks.prediction import predict
@@ -54,12 +54,12 @@ def corrupted_columns(work: Work, subject: Subject, rules: CorruptionSpec) -> di
 
     def verdicts(places: range) -> dict[str, torch.Tensor]:
         block = slice(places.start, places.stop)
-        torch.manual_seed(rules.seed + places.start)  # an open model may draw noise of its own
+        torch.manual_seed(rules.seed + places.start)  # an open model may draw noise
         right = {}
         for name, severity in rules.cells:
             copies = torch.from_numpy(corrupt(pixels[block], places, name, severity, rules.seed))
-            judged = predict(subject.model, copies.to(subject.device), subject.labels[block], subject.batch_size)
-            right[f"corrupted {name} {severity}"] = judged.correct
+            predictions = predict(subject.model, copies.to(subject.device), subject.labels[block], subject.batch_size)
+            right[f"corrupted {name} {severity}"] = predictions.correct
         return right
 
     return by_blocks(work, len(subject.images), BLOCK, verdicts, "corrupted")

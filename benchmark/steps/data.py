@@ -1,4 +1,4 @@
-"""Step `data`: a track's pinned source to its three splits, in work/<track>/data, which all rows of the track share."""
+"""Step `data`: a track's pinned source to its three splits, in work/<track>/data, shared by all rows of the track."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmark.specs.track import Track
 
 
 def entries(track: Track) -> list[Path]:
-    """The files from which its code is followed."""
+    """Return the files from which the step's code is followed."""
     return [Path("benchmark/steps/data.py"), Path("benchmark/data") / f"{track.data.source}.py"]
 
 

@@ -1,4 +1,4 @@
-"""Step `formula`: what published formulas that are no bounds give for one row, to be shown beside what is certified."""
+"""Step `formula`: the values of published formulas that are no bounds, shown beside the certified radii of one row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmark.steps.evaluation import EvaluationStep, Subject
 
 
 class Formula(EvaluationStep):
-    """Shares of images by formula and radius, in the Record's `measured` alone: no accuracy is counted from them."""
+    """Shares of images by formula and radius, only in the Record's `measured`: no accuracy is counted from them."""
 
     declared_in = "settings.unsound_formulas"
     refusal = "{row} names no `unsound_formulas` on {track}"
@@ -29,9 +29,9 @@ class Formula(EvaluationStep):
 
         shown, radii = {}, work.row.track.certified_radii
         for name in self.declared:
-            found = unsound_radius(name, subject.model, subject.images, subject.labels)
-            reached = {f"{radius:g}": float((found.value >= radius).double().mean()) for radius in radii}
-            shown[name] = {"formula": found.formula, "reached": reached}
+            result = unsound_radius(name, subject.model, subject.images, subject.labels)
+            reached = {f"{radius:g}": float((result.value >= radius).double().mean()) for radius in radii}
+            shown[name] = {"formula": result.formula, "reached": reached}
         return Outcome(fields={"unsound": shown}, summary="published formulas, which certify nothing, are computed")
 
 

@@ -1,4 +1,4 @@
-"""Step `measure`: take a study's measures of one of its networks."""
+"""Step `measure`: a study's measures of one of its networks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Measure(EvaluationStep):
-    """The fields are those of `Run` (benchmark/records/study.py), and the packages that the measures need."""
+    """The fields of `Run` (benchmark/records/study.py), and the packages that the measures need."""
 
     declared_in = "network"
     refusal = "{row} is no network of a study; `rvb study` measures those"
@@ -56,7 +56,7 @@ class Measure(EvaluationStep):
         return super().identity() | {"packages": packages, "left_out": left_out}
 
     def companion(self, device: torch.device) -> AbstractContextManager[Any]:
-        """The process that takes the measures that are functions."""
+        """Return the process that takes the measures that are functions."""
         from benchmark.studies import own
 
         return own.measuring(self.row, device)

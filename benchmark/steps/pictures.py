@@ -1,4 +1,4 @@
-"""Step `pictures`: what one row's perturbations look like (Debenedetti 2022, Figures 11 to 14)."""
+"""Step `pictures`: pictures of one row's perturbations (Debenedetti 2022, Figures 11 to 14)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Pictures(EvaluationStep):
-    """A PNG a figure beside the Record, and the column `pictured <norm> <eps>`: what PGD broke counts as lost."""
+    """A PNG for each figure beside the Record, and the column `pictured <norm> <eps>`: images that PGD broke are lost."""
 
     declared_in = "track.pictures"
     refusal = "track {track} declares no pictures"
@@ -56,13 +56,13 @@ class Pictures(EvaluationStep):
 
 
 def _perturbations(
-    rules: PicturesSpec, shown: torch.Tensor, attacked: torch.Tensor, labels: list[int], said: list[int]
+    rules: PicturesSpec, shown: torch.Tensor, attacked: torch.Tensor, labels: list[int], predicted: list[int]
 ) -> tuple[Picture, bytes]:
-    """Figures 11 and 13: images, perturbations as grey values, images attacked."""
+    """Return Figures 11 and 13: images, perturbations as grey values, attacked images."""
     from benchmark.evaluation.pictures import grey, rescaled
 
     moved = grey(rescaled(attacked - shown, rules.eps))
-    pairs = ", ".join(f"{label} ({answer})" for label, answer in zip(labels, said, strict=False))
+    pairs = ", ".join(f"{label} ({answer})" for label, answer in zip(labels, predicted, strict=False))
     return _picture(
         "perturbations",
         [shown, moved, attacked],
@@ -75,19 +75,19 @@ def _perturbations(
 
 
 def _accumulated(work: Work, subject: Subject, rules: PicturesSpec, radius: float) -> tuple[Picture, bytes]:
-    """Figures 12 and 14: noise, and noise after PGD towards random classes."""
+    """Return Figures 12 and 14: noise, and noise after PGD towards random classes."""
     from benchmark.attacks.prediction import logits
     from benchmark.evaluation.pictures import accumulated, noise
 
     data, threat = work.row.track.data, ThreatModel(norm="L2", eps=radius)
     starts, targets = (t.to(subject.device) for t in noise(data.shape, data.classes, rules.images, rules.seed))
-    found = accumulated(subject.model, starts, targets, threat, steps=rules.steps)
-    scores = logits(subject.model, found, subject.batch_size).softmax(1)
+    moved_noise = accumulated(subject.model, starts, targets, threat, steps=rules.steps)
+    scores = logits(subject.model, moved_noise, subject.batch_size).softmax(1)
     sure = scores.gather(1, targets[:, None])[:, 0].tolist()
     pairs = ", ".join(f"{target} ({100 * share:.0f}%)" for target, share in zip(targets.tolist(), sure, strict=True))
     return _picture(
         f"accumulated_{radius:g}".replace(".", "_").replace("-", "_").replace("+", "_"),
-        [starts, found],
+        [starts, moved_noise],
         title=f"Accumulated gradients, l2 {radius:g}",
         alt=f"Two rows of {len(starts)} images: noise, and the same after moving towards a class.",
         caption=f"Uniform noise, and the same after PGD of {rules.steps} steps towards a class, l2 {radius:g}. The class, "

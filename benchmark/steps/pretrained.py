@@ -15,11 +15,11 @@ from benchmark.steps.base import Outcome, Step, Work
 if TYPE_CHECKING:
     import torch
 
-SECONDS = 3600.0  # that a download may take
+SECONDS = 3600.0  # for a download
 
 
 class Pretrained(Step):
-    """model.safetensors, where later stages look for trained weights."""
+    """model.safetensors, where later steps look for trained weights."""
 
     declared_in = "settings.weights"
     refusal = "{row} is trained here; run `rvb step train {row}`"
@@ -48,33 +48,28 @@ class Pretrained(Step):
 
         from benchmark.runtime import files
         from benchmark.sandbox.confinement import largest_weights
-        from benchmark.sandbox.submitted import in_force, in_words, start
+        from benchmark.sandbox.submitted import in_force, in_words, run
 
-        row, parts, path = work.row, in_force(), next(iter(self.reads), None)
-        if not parts:
-            found = _found(row, path)
-        else:
-            process = start(
-                lambda channel: channel.send({}, _found(row, path)), parts, row.submission.name,
-                seconds=SECONDS, read=[path] if path else [], network=path is None,  # what it reads here stays here
-            )  # fmt: skip
-            with process:
-                found = process.receive(most=largest_weights())[1]
-        weights = save(found)
+        row, path = work.row, next(iter(self.reads), None)
+        tensors = run(
+            lambda _: _given_weights(row, path), lambda _: None, row.submission.name, seconds=SECONDS,
+            most=largest_weights(), read=self.reads, network=path is None,  # a process with the network reads no file
+        )  # fmt: skip
+        weights = save(tensors)
         digest = files.sha256_bytes(weights)
         return Outcome(
             fields={
                 "training": None,
                 "sha256": {"weights": digest, "weights as given": files.sha256_file(path) if path else digest},
-                "wall": in_words(parts),
+                "wall": in_words(in_force()),
             },
             files={"model.safetensors": weights},
-            summary=f"{sum(t.numel() for t in found.values()):,} numbers taken over, none trained",
+            summary=f"{sum(t.numel() for t in tensors.values()):,} numbers taken over, none trained",
         )
 
 
-def _found(row: Row, path: Path | None) -> dict[str, torch.Tensor]:
-    """The weights that the method's `pretrained` finds, in the file `path` or elsewhere, over the network."""
+def _given_weights(row: Row, path: Path | None) -> dict[str, torch.Tensor]:
+    """Return the weights that the method's `pretrained` loads from the file `path`, or finds over the network."""
     from benchmark.runtime.torch_setup import set_up
     from benchmark.specs import methods
 
@@ -84,7 +79,7 @@ def _found(row: Row, path: Path | None) -> dict[str, torch.Tensor]:
 
 
 def _check(given: WeightsSpec, row: Row) -> None:
-    """Raises BenchmarkError: the file is missing, lies in another submission's folder, or is not the one pinned."""
+    """Raise BenchmarkError if the file is missing, lies in another submission's folder, or is not the pinned one."""
     from benchmark.runtime import files
 
     if given.path is None:

@@ -1,4 +1,4 @@
-"""Step `reliability`: can a row's attacks be trusted? Probes of the model, held against what the suites found."""
+"""Step `reliability`: whether a row's attacks can be trusted. It compares probes of the model with the suites' results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Reliability(EvaluationStep):
-    """Columns `probe *`, and `probed <norm> <eps>`: what the probes broke within a ball counts as lost."""
+    """Columns `probe *`, and `probed <norm> <eps>`: images that the probes broke within a ball are lost."""
 
-    refusal = "track {track} declares no attack in a ball larger than a point; there is nothing to judge"
+    refusal = "track {track} declares no attack in a ball larger than a point; there is nothing to probe"
     attacks = True
 
     @classmethod
@@ -43,25 +43,25 @@ class Reliability(EvaluationStep):
 
         threat = first_threat(work.row.track.threats)
         assert threat is not None  # the step applies
-        found = _measured(work, subject, threat)
+        probes = _measured(work, subject, threat)
         balls = radii(threat, work.row.track.data.shape)
-        signals = indicators.failure_indicators(found, threat, balls) + _asked_otherwise(work, subject, threat)
+        signals = indicators.failure_indicators(probes, threat, balls) + _asked_otherwise(work, subject, threat)
         ran, objections = _suites(work)
-        right = indicators.correct(found)
+        right = indicators.correct(probes)
         if right.any():
             signals += indicators.suite_indicators(ran, right.numpy(), objections)
-            new = indicators.probes_find_nothing_new(ran, (right & probed_within(found, threat)).numpy(), threat)
+            new = indicators.probes_find_nothing_new(ran, (right & probed_within(probes, threat)).numpy(), threat)
             signals += [new] if new else []
         result = Result(
             threat=threat,
             signals=tuple(signals),
-            gradients=indicators.gradient_norms(found),
-            steps=indicators.step_curve(found),
-            radii=indicators.radius_curve(found, balls),
+            gradients=indicators.gradient_norms(probes),
+            steps=indicators.step_curve(probes),
+            radii=indicators.radius_curve(probes, balls),
         )
-        columns = {f"probe {name}": values for name, values in found.items()}
-        columns |= {f"probed {ball.norm} {ball.eps:g}": found[f"radius {ball.eps:g}"] <= 0 for ball in balls}
-        columns[f"probed {threat.norm} {threat.eps:g}"] = probed_within(found, threat)
+        columns = {f"probe {name}": values for name, values in probes.items()}
+        columns |= {f"probed {ball.norm} {ball.eps:g}": probes[f"radius {ball.eps:g}"] <= 0 for ball in balls}
+        columns[f"probed {threat.norm} {threat.eps:g}"] = probed_within(probes, threat)
         return Outcome(
             columns,
             {"reliability": result.model_dump(mode="json")},
@@ -77,17 +77,17 @@ def _asked_otherwise(work: Work, subject: Subject, threat: ThreatModel) -> list[
     row, size, seed = work.row, subject.batch_size, work.row.track.evaluation.seed
     is_open, model = row.submission.division == "open", subject.model
     signals = [asking.depends_on_asking(asking.answers(model, subject.images, size, seed), row.name, is_open)]
-    images, labels = (one[: len(subject.labels)] for one in unseen_images(row, subject.device))
+    images, labels = (tensor[: len(subject.labels)] for tensor in unseen_images(row, subject.device))
     if len(labels):
         attacked = attackable(model, *subject.first_batch)[0] if is_open else model
         seen = subject.images, subject.labels
         signals += asking.knows_the_images(attacked, seen, (images, labels), threat, batch_size=size, seed=seed)
-    work.say("asked otherwise, and about unseen images")
+    work.say("asked in other batches, and about unseen images")
     return signals
 
 
 def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults:
-    """The probes, resumed after a kill."""
+    """Return the probes' results, resumed after a kill."""
     from safetensors.torch import load_file, save
 
     from benchmark.attacks.gradients import attackable
@@ -98,8 +98,8 @@ def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults
         model, _ = attackable(model, *subject.first_batch)
     checkpoint = work.scratch / "checkpoint.safetensors"
 
-    def keep(name: str, found: ProbeResults) -> None:
-        files.write(checkpoint, save({key: tensor.contiguous() for key, tensor in found.items()}))
+    def keep(name: str, results: ProbeResults) -> None:
+        files.write(checkpoint, save({key: tensor.contiguous() for key, tensor in results.items()}))
         work.say(f"probed {name}")
 
     return measure(
@@ -115,14 +115,14 @@ def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults
 
 
 def _suites(work: Work) -> tuple[list[Ran], tuple[str, ...]]:
-    """What the suites found, and what AutoAttack's checks said of the model."""
+    """Return the suites' results, and the warnings of AutoAttack's checks."""
     import pyarrow.parquet as pq
 
     from benchmark.evaluation.evidence import column
     from benchmark.evaluation.indicators import Ran
 
     ran: list[Ran] = []
-    said: list[str] = []
+    warnings: list[str] = []
     for folder in [folder for folder in work.reads if folder.name.startswith("attack-")]:
         evidence, fields = pq.read_table(folder / "evidence.parquet"), files.read_json(folder / "fields.json")
         for attack in fields["attacks"]:
@@ -130,8 +130,8 @@ def _suites(work: Work) -> tuple[list[Ran], tuple[str, ...]]:
             broke = column(evidence, f"{spec.id}:success")
             ran.append(Ran(spec, broke, attack["remaining"], tuple(attack["warnings"])))
         reasons = fields["division_reasons"]
-        said += [r.removeprefix("AutoAttack: ") for r in reasons if r.startswith("AutoAttack: ")]
-    return ran, tuple(dict.fromkeys(said))
+        warnings += [r.removeprefix("AutoAttack: ") for r in reasons if r.startswith("AutoAttack: ")]
+    return ran, tuple(dict.fromkeys(warnings))
 
 
 step = Reliability

@@ -20,11 +20,11 @@ ASKED_AGAIN = 500  # copies of a block's images
 
 
 class Smooth(EvaluationStep):
-    """Columns `smoothed_*`: class, radius and the counts from which they follow."""
+    """Columns `smoothed_*`: the class, the radius, and the counts from which they follow."""
 
     declared_in = "track.smoothing"
     searches = True
-    spares = 2 + COPIES  # those that voted are asked again, and what was asked beside them
+    spares = 2 + COPIES  # for the votes, for the other questions, and for copies
 
     @classmethod
     def applies(cls, row: Row) -> bool:
@@ -68,13 +68,13 @@ class Smooth(EvaluationStep):
 
 
 def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict[str, torch.Tensor]:
-    """The evidence by column: what `Smoothed` holds; resumed after a kill."""
+    """Return the evidence by column, the fields of `Smoothed`; resumed after a kill."""
     from benchmark.certificates.smoothing import smooth
 
     with subject.spares.pop()() if subject.asked else nullcontext() as again:
 
         def votes(places: range) -> dict[str, torch.Tensor]:
-            found = smooth(
+            result = smooth(
                 subject.model,
                 subject.images[places.start : places.stop],
                 places,
@@ -84,7 +84,7 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
             )
             if again is not None:
                 ask_again(work, subject, ASKED_AGAIN, again)
-            return {f"smoothed_{'l2' if name == 'radius' else name}": column for name, column in vars(found).items()}
+            return {f"smoothed_{'l2' if name == 'radius' else name}": column for name, column in vars(result).items()}
 
         return by_blocks(work, len(subject.images), BLOCK, votes, "smoothed")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Train(Step):
-    """model.safetensors and history.json; where a row is fine-tuned, from another row's weights."""
+    """model.safetensors and history.json. Fine-tuning starts from another row's weights."""
 
     declared_in = "settings.training"
     refusal = "{row} has weights that were trained elsewhere; run `rvb step pretrained {row}`"
@@ -55,14 +55,13 @@ class Train(Step):
         from benchmark.sandbox.training import fit_sandboxed
 
         spec, run = self.declared, TrainRun.model_validate(work.settings["run"])
-        held = in_words(in_force())
 
         def on_epoch(epoch: int, score: float) -> None:
             work.clock.lap()
             if epoch % max(1, spec.epochs // 4) == 0:
                 work.say(f"epoch {epoch} of {spec.epochs}, score {score:.3f}")
 
-        place = work.scratch / "training"  # what its code may write to: nothing there is the judge's to trust
+        place = work.scratch / "training"  # the submitted code may write there: the evaluator trusts nothing in it
         place.mkdir(exist_ok=True)
         best, done, result, memory = fit_sandboxed(work.row, run, place, on_epoch, work.say)
         work.clock.memory(memory)
@@ -76,7 +75,7 @@ class Train(Step):
             fields={
                 "training": result.model_dump(mode="json"),
                 "sha256": {"weights": files.sha256_bytes(weights)},
-                "wall": held,
+                "wall": in_words(in_force()),
             },
             files={"model.safetensors": weights, "history.json": files.to_json(_history(done))},
             summary=f"{result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}",
@@ -84,7 +83,7 @@ class Train(Step):
 
 
 def _history(done: TrainingProgress) -> dict[str, list[float]]:
-    """By epoch; where training was against an attack also the accuracy that it left, and that it and PGD left."""
+    """Return losses and scores by epoch; for training against an attack also the accuracies under it and under PGD."""
     watched = {"trained": [a for a, _ in done.watched], "pgd": [b for _, b in done.watched]} if done.watched else {}
     return {"loss": done.losses, "score": done.scores, **watched}
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -71,16 +69,3 @@ def test_where_it_does_not_apply_it_says_why_in_one_line(name) -> None:
     assert isinstance(error, BenchmarkError)
     assert "\n" not in str(error)
     assert tracks.load("digits").name in str(error) or bare().name in str(error)
-
-
-def test_a_pipeline_is_planned_without_torch() -> None:
-    code = (
-        "import sys\n"
-        "from benchmark.pipeline import inputs, repro\n"
-        "from benchmark.runtime import code\n"
-        "code.digests = lambda *entries: {str(entry): '' for entry in entries}\n"  # read, never imported: half of the time
-        "inputs.contents('digits')\n"
-        "assert 'torch' not in sys.modules, 'torch'"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""What code in the sandbox tries against the machine, the evaluator and other rows: each attempt fails, and harms nothing."""
+"""Attempts of sandboxed code against the machine, the evaluator and other rows: each fails, and harms nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REFUSED = "assert {} >= 0 or ctypes.get_errno() != 1, 'not permitted'"  # any ot
 
 
 def call(number: int, *arguments: str) -> str:
-    """A system call by its number on x86-64, of which the C library has no function."""
+    """Return code for a system call by its number on x86-64, of which the C library has no function."""
     return CTYPES + REFUSED.format(f"libc.syscall({', '.join([str(number), *arguments])})")
 
 
@@ -33,7 +33,7 @@ def call(number: int, *arguments: str) -> str:
 ATTEMPTS = {
     # to read what it should not
     "the password file": "open('/etc/passwd').read()",
-    "the judge's settings": "open('{root}/params.yaml').read()",
+    "the evaluator's settings": "open('{root}/params.yaml').read()",
     "published results": "open('{root}/leaderboard/results/digits/track.json').read()",
     "the history of the repository": "open('{root}/.git/HEAD').read()",
     "the test images": "open('{tmp}/test.safetensors').read()",
@@ -45,12 +45,12 @@ ATTEMPTS = {
     "a hard link out of its folder": "import os; os.link('{tmp}/test.safetensors', here + '/h'); open(here + '/h').read()",
     "a way up": "open(here + '/../../../../..{tmp}/test.safetensors').read()",
     "a file by its handle": CTYPES + "import os; number = os.open('{tmp}/test.safetensors', os.O_PATH); open(f'/proc/self/fd/{{number}}').read()",
-    "the judge's environment": "import os; open(f'/proc/{{os.getppid()}}/environ').read()",
-    "the judge's memory": "import os; open(f'/proc/{{os.getppid()}}/mem', 'rb')",
-    "the judge's open files": "import os; os.listdir(f'/proc/{{os.getppid()}}/fd')",
+    "the evaluator's environment": "import os; open(f'/proc/{{os.getppid()}}/environ').read()",
+    "the evaluator's memory": "import os; open(f'/proc/{{os.getppid()}}/mem', 'rb')",
+    "the evaluator's open files": "import os; os.listdir(f'/proc/{{os.getppid()}}/fd')",
     "a secret of the environment": "import os; os.environ['{secret}']",
     "a secret that was taken away": "assert open('/proc/self/environ').read().strip(chr(0)), 'wiped'",
-    "a file that the judge has open": "import os; os.pread({fd}, 10, 0)",
+    "a file that the evaluator has open": "import os; os.pread({fd}, 10, 0)",
     "images among installed packages": "from sklearn.datasets import load_digits; load_digits()",
     "sentences of another track": "open('{root}/benchmark/data/reviews/' + __import__('os').listdir('{root}/benchmark/data/reviews')[0]).read()",
     "processes": "import os; os.listdir('/proc')",
@@ -71,11 +71,11 @@ ATTEMPTS = {
     "a shell": "import os; assert os.system('true') == 0",
     "another program in its place": "import os; os.execv('/bin/true', ['true'])",
     "a pool of processes": "import multiprocessing; multiprocessing.get_context('fork').Process(target=print).start()",
-    "an end to the judge": "import os, signal; os.kill(os.getppid(), signal.SIGTERM)",
+    "an end to the evaluator": "import os, signal; os.kill(os.getppid(), signal.SIGTERM)",
     "an end to all": "import os, signal; os.kill(-1, signal.SIGKILL)",
     "a signal by file": "import os, signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), signal.SIGTERM)",
-    "a debugger on the judge": call(101, "16", "__import__('os').getppid()", "0", "0"),
-    "the judge's memory by a call": call(310, "__import__('os').getppid()", "0", "0", "0", "0", "0"),
+    "a debugger on the evaluator": call(101, "16", "__import__('os').getppid()", "0", "0"),
+    "the evaluator's memory by a call": call(310, "__import__('os').getppid()", "0", "0", "0", "0", "0"),
     "a shared segment": call(29, "1234", "4096", "0o1666"),
     "a look at one": call(31, "0", "2", "0"),
     "a semaphore that is there": call(65, "0", "0", "1"),
@@ -105,8 +105,8 @@ ATTEMPTS = {
     "its kind of turns": "import os; os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))",
     "its group": "import os; os.setpgid(0, 0)",
     "its session": "import os; os.setsid()",
-    # to stay when the judge is gone
-    "no end with the judge": CTYPES + REFUSED.format("libc.prctl(1, 0, 0, 0, 0)"),
+    # to stay when the evaluator is gone
+    "no end with the evaluator": CTYPES + REFUSED.format("libc.prctl(1, 0, 0, 0, 0)"),
     "another user, for whom that is forgotten": "import os; os.setresuid(-1, os.geteuid(), -1)",
     "another group": "import os; os.setresgid(-1, os.getegid(), -1)",
     "a look in from outside": CTYPES + REFUSED.format("libc.prctl(4, 1, 0, 0, 0)"),
@@ -148,8 +148,8 @@ OPENED = {
     "a thread's name": "import threading; open(f'/proc/self/task/{{threading.get_native_id()}}/comm', 'r+').write('x')",
 }
 CLOSED = [
-    "the password file", "the test images", "the judge's environment", "the judge's memory", "the judge's open files",
-    "processes", "the benchmark's code", "another row's verdicts", "shared memory", "a program", "an end to the judge",
+    "the password file", "the test images", "the evaluator's environment", "the evaluator's memory", "the evaluator's open files",
+    "processes", "the benchmark's code", "another row's verdicts", "shared memory", "a program", "an end to the evaluator",
     "a TCP connection", "a datagram", "a datagram to a program's socket file", "the same by another name",
 ]  # fmt: skip
 CLOSED_ON_GPU = {name: ATTEMPTS[name] for name in CLOSED} | {
@@ -162,8 +162,8 @@ CLOSED_ON_GPU = {name: ATTEMPTS[name] for name in CLOSED} | {
     "a netlink": "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
     "a family with high bits": call(41, "(1 << 32) | 2", "1", "0"),
     "its own place in a full memory": "open('/proc/self/oom_score_adj', 'w').write('0')",
-    "the judge's name": "import os; open(f'/proc/{{os.getppid()}}/comm', 'w').write('x')",
-    "the judge's place in a full memory": "import os; open(f'/proc/{{os.getppid()}}/oom_score_adj', 'w').write('1000')",
+    "the evaluator's name": "import os; open(f'/proc/{{os.getppid()}}/comm', 'w').write('x')",
+    "the evaluator's place in a full memory": "import os; open(f'/proc/{{os.getppid()}}/oom_score_adj', 'w').write('1000')",
     "a file by its own root": "open('/proc/self/root{tmp}/test.safetensors').read()",
 }
 
@@ -189,27 +189,22 @@ CLOSED_TO_DOWNLOADS = {
 }  # fmt: skip
 
 
+# not a mistake in the attempt itself, such as a NameError
+REFUSALS = (OSError, AssertionError, KeyError, MemoryError, RuntimeError, SystemError, AttributeError, ValueError)
+
+
 class _Served:
     def attempt(self, code: str) -> tuple[dict, dict]:
         try:
             exec(code, {"here": os.environ["HOME"]})
-        except (
-            OSError,
-            AssertionError,
-            KeyError,
-            MemoryError,
-            RuntimeError,
-            SystemError,
-            AttributeError,
-            ValueError,
-        ) as error:
+        except REFUSALS as error:
             return {"failed": f"{type(error).__name__}: {error}"}, {}
         return {"failed": ""}, {}
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """Files of others, a secret, and a file that the judge has open."""
+    """Files of others, a secret, and a file that the evaluator has open."""
     (tmp_path / "test.safetensors").write_text("labels")
     monkeypatch.setenv(SECRET, "planted")
     with (
@@ -340,7 +335,7 @@ def _end(code: str, channel) -> None:
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_however_it_ends_the_judge_gets_one_line(name) -> None:
+def test_however_it_ends_the_evaluator_gets_one_line(name) -> None:
     code, words = ENDS[name]
     process = Process(partial(_end, code), Confinement(PARTS, memory=2**33), owner="a test", seconds=1)
     with pytest.raises(BenchmarkError) as error:

@@ -1,5 +1,6 @@
-"""What training, studies and given weights do with the files that they may touch, and what they say without end: none of it
-reaches another row's or a Record, and it costs their row alone.
+"""What training, studies and given weights do with files that they may touch, and messages without end.
+
+Nothing of it reaches another row or a Record; it costs their own row alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmark.specs.run_settings import run_settings
 pytestmark = pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox")
 
 OTHER = Path("work/tiny/Other-small/attack-papers")
-# finds the folders that its process may write to, in the frames above it, and does `code` in each that it can
+# finds the folders that its process may write to, in the frames above it, and runs `code` in each
 EVERYWHERE = """
 def build(data):
     import os, pathlib, sys
@@ -40,7 +41,7 @@ def build(data):
 
 
 def trained(code: str) -> None:
-    """Trains the row with a `build` that does this, with the other row's evidence beside it."""
+    """Train the row with a `build` that runs this code, with another row's evidence beside it."""
     OTHER.mkdir(parents=True)
     (OTHER / "evidence.parquet").write_bytes(b"true verdicts")
     indented = "".join(f"                    {line}\n" for line in code.splitlines())
@@ -49,25 +50,26 @@ def trained(code: str) -> None:
     run_stage("train", *NAMES)
 
 
-def test_a_record_that_training_plants_is_not_published(linear_row) -> None:
-    """What `collect` publishes of a step stands in the folder `record` of its outputs."""
-    trained(
-        "out = place / 'out/record'\nout.mkdir(parents=True, exist_ok=True)\n(out / 'record.json').write_text('{}')"
-    )
-    assert {path.name for path in (ROW / "train").iterdir()} == {
-        "fields.json", "history.json", "model.safetensors", "stage.json"
-    }  # fmt: skip
+PLANTED = {
+    "a Record in the outputs, and links to another row's evidence": (
+        "out = place / 'out/record'\nout.mkdir(parents=True, exist_ok=True)\n(out / 'record.json').write_text('{}')\n"
+        "os.symlink(other / 'evidence.parquet', place / f'.seconds.json.{os.getppid()}')\n"
+        "os.symlink(other / 'evidence.parquet', place / 'seconds.json')\n"
+    ),
+    "a link to another row's folder for the outputs": "os.symlink(other, place / 'out')\n",
+}
 
 
-@pytest.mark.parametrize(
-    ("link", "target"),
-    [(".seconds.json.{os.getppid()}", "/evidence.parquet"), ("seconds.json", "/evidence.parquet"), ("out", "")],
-)
-def test_a_link_that_training_plants_leads_to_no_other_row(linear_row, link, target) -> None:
-    trained(f"os.symlink({str(OTHER.absolute()) + target!r}, place / f'{link}')")
+@pytest.mark.parametrize("code", PLANTED.values(), ids=PLANTED)
+def test_what_training_plants_is_not_published_and_leads_to_no_other_row(linear_row, code) -> None:
+    """`collect` publishes the folder `record` of a step's outputs."""
+    trained(f"other = pathlib.Path({str(OTHER.absolute())!r})\n{code}")
     assert [path.name for path in OTHER.iterdir()] == ["evidence.parquet"]
     assert (OTHER / "evidence.parquet").read_bytes() == b"true verdicts"
     assert not (ROW / "train").is_symlink()
+    assert {path.name for path in (ROW / "train").iterdir()} == {
+        "fields.json", "history.json", "model.safetensors", "stage.json"
+    }  # fmt: skip
 
 
 def test_a_submission_is_given_no_file_but_weights(linear_row) -> None:
@@ -138,10 +140,10 @@ def test_a_link_out_of_a_submission_is_refused_before_it_is_read(linear_row) -> 
         place.write_text(SUBMISSION if name == "submission.yaml" else "")
 
 
-# what the process of a training says, and what the judge says of that
+# the messages of a training process, and words of the refusal
 TRAINING = {
-    "prints for ever": ([{"say": "working"}], "does not come to an end in the time that it has"),
-    "prints too much": ([{"say": "working"}], "its code says more than 50 things"),
+    "prints for ever": ([{"say": "working"}], "does not end in the time that it has"),
+    "prints too much": ([{"say": "working"}], "its code prints more than 50 lines"),
     "begins epochs for ever": ([{"epoch": 1, "score": 0.5}], "returned malformed output"),
     "does more epochs than asked": ([{"epoch": 3, "score": 0.5}], "returned malformed output"),
     "is in no epoch": ([{"epoch": float("inf"), "score": 0.5}], "returned malformed output"),

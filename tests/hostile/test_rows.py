@@ -1,4 +1,4 @@
-"""Rows whose method.py, or whose attack, is hostile: what stands in their evidence is true, or they fail with one line."""
+"""Rows with a hostile method.py or attack: their evidence is true, or they fail with one line."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _labels():
 
 
 def method(forward: str = "", head: str = "", init: str = "") -> str:
-    """A linear model with another forward; the weights keep their names."""
+    """Return a linear model with another forward; the weights keep their names."""
     body = forward or "        return super().forward(x)\n"
     return (
         f"import torch\nfrom torch import nn\n{head}\n\n\ndef build(data):\n    return Odd()\n\n\nclass Odd(nn.Sequential):\n"
@@ -78,24 +78,26 @@ def evidence(stage: str = "attack-papers") -> dict[str, list]:
     return pq.read_table(ROW / stage / "evidence.parquet").to_pydict()
 
 
-def judged(code: str) -> dict[str, list]:
-    """The evidence of the row's suite, with this method.py on the weights that the honest one trained."""
+def evaluated(code: str) -> dict[str, list]:
+    """Return the evidence of the row's suite, with this method.py on the honest method's weights."""
     write(code)
     run_stage("attack-papers", *NAMES)
     return evidence()
 
 
-@pytest.mark.parametrize("head", [WRITES, PATCHES], ids=["a hook that writes verdicts", "a judge patched at import"])
+@pytest.mark.parametrize(
+    "head", [WRITES, PATCHES], ids=["a hook that writes verdicts", "an evaluator patched at import"]
+)
 def test_the_verdicts_stay_those_of_the_honest_model(linear_row, head) -> None:
     honest, before = evidence(), prediction.predict
-    assert judged(method(head=head)) == honest
+    assert evaluated(method(head=head)) == honest
     assert prediction.predict is before
 
 
 def test_no_label_is_to_be_found_from_inside(linear_row) -> None:
     """In the frames, or among the objects that the process has from its parent."""
     honest = evidence()
-    assert judged(method("        _labels()\n        return super().forward(x)\n", FRAMES)) == honest
+    assert evaluated(method("        _labels()\n        return super().forward(x)\n", FRAMES)) == honest
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_no_label_is_to_be_found_from_inside(linear_row) -> None:
         ("not finite", "        return super().forward(x) + (float('nan') if len(x) > 2 else 0)\n", "not finite"),
         ("huge", "        return super().forward(x) if len(x) < 3 else torch.zeros(len(x), 10**7)\n", "bytes, where"),
         ("strange numbers", "        y = super().forward(x)\n        return y if len(x) < 3 else y.to(torch.complex64)\n", "KeyError"),
-        ("whole numbers", "        y = super().forward(x)\n        return y if len(x) < 3 else y.long()\n", "answers wrongly: logits"),
+        ("whole numbers", "        y = super().forward(x)\n        return y if len(x) < 3 else y.long()\n", "malformed output: logits"),
         ("no memory at all", "        y = super().forward(x)\n        return y if len(x) < 3 else y.to('meta')\n", "NotImplementedError"),
         ("an exit", "        import os\n        return super().forward(x) if len(x) < 3 else os._exit(0)\n", "the process that runs its code failed"),
         ("a signal", "        import ctypes\n        return super().forward(x) if len(x) < 3 else ctypes.string_at(0)\n", "SIGSEGV"),
@@ -119,7 +121,7 @@ def test_no_label_is_to_be_found_from_inside(linear_row) -> None:
 def test_a_model_that_answers_wrongly_fails_with_one_line(linear_row, monkeypatch, name, forward, words) -> None:
     monkeypatch.setattr(model, "CALL_SECONDS", 3.0 if name == "sleep" else 60.0)
     with pytest.raises(BenchmarkError) as error:
-        judged(method(forward))
+        evaluated(method(forward))
     text = str(error.value)
     assert any(word in text for word in words.split("|"))
     assert "\n" not in text
@@ -207,7 +209,7 @@ def test_in_the_open_division_images_are_lost_by_it(linear_row) -> None:
     honest = sum(not lost for lost in evidence()["pgd-L2-0.5:success"])
     settings = Path("submissions/Tiny2026Linear/submission.yaml")
     settings.write_text(settings.read_text().replace("summary:", "division: open\nsummary:"))
-    remembered = judged(memory(CLEAN, 0.51))
+    remembered = evaluated(memory(CLEAN, 0.51))
     assert sum(not lost for lost in remembered["pgd-L2-0.5:success"]) <= honest
 
 
@@ -251,8 +253,9 @@ def test_a_model_that_answers_at_random_is_refused_in_the_closed_division(linear
         "    import atexit, pathlib\n    try:\n        pathlib.Path('work/tiny/Tiny2026Linear-small/attack-papers/evidence.parquet').write_bytes(b'')\n"
         "    except OSError:\n        pass\n    return images\n",
         "    labels.fill_(0)\n    model.register_forward_hook(lambda m, a, y: -y)\n    return images\n",
+        "    model[1].weight.zero_()\n    model[1] = torch.nn.Linear(64, 10)\n    model.train()\n    return images\n",
     ],
-    ids=["patches the judge", "damages every layer", "climbs the frames", "writes evidence", "hooks the model"],
+    ids=["patches the evaluator", "damages every layer", "climbs the frames", "writes evidence", "hooks the model", "damages its own"],
 )  # fmt: skip
 def test_a_hostile_attack_lowers_nothing(linear_row, code) -> None:
     before = robust(linear_row)
@@ -265,8 +268,6 @@ def test_a_hostile_attack_lowers_nothing(linear_row, code) -> None:
     [
         ("    import time\n    time.sleep(600)\n", "no answer within"),
         ("    import os\n    os._exit(0)\n", "the process that runs its code failed"),
-        ("    return images[:1]\n", "brought"),
-        ("    return images + float('nan')\n", "brought"),
         ("    return [images]\n", "returned list"),
         ("    open('/etc/passwd').read()\n", "PermissionError"),
         ("    return images\ncomponents = [str(n) for n in range(10**5)]\n", "at most 20 components"),
@@ -346,7 +347,7 @@ def test_a_submission_that_is_a_link_is_refused(linear_row, tmp_path) -> None:
 
 
 def afresh(program: str) -> str:
-    """The last line that a program prints which runs the row in a fresh process."""
+    """Return the last line that a program prints which runs the row in a new process."""
     shutil.rmtree(ROW)
     start = (
         f"import sys\nsys.path[:0] = {[p for p in sys.path if p]}\nfrom stages import run_stage\n"
@@ -357,7 +358,7 @@ def afresh(program: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def test_the_judge_itself_never_imports_it(linear_row) -> None:
+def test_the_evaluator_itself_never_imports_it(linear_row) -> None:
     said = afresh("run()\nprint([name for name in sys.modules if name.startswith('submissions')])\n")
     assert said == "[]"
 

@@ -10,46 +10,43 @@ import sys
 import pytest
 import torch
 
-from benchmark.runtime import arithmetic
+from benchmark.runtime import arithmetic, machine
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.machine import device_name, gpu_name, processor
 
 PORTABLE = arithmetic.possible("portable") == "portable"
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in arithmetic.VARIABLES}
 needs_avx2 = pytest.mark.skipif(not PORTABLE, reason="portable arithmetic needs an x86-64 with AVX2")
 
 
 def python(code: str) -> str:
     """What a fresh interpreter prints, in which nothing is fixed yet."""
-    environment = {name: value for name, value in os.environ.items() if name not in arithmetic.VARIABLES}
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    ).stdout.strip()
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT).stdout.strip()
 
 
 @pytest.mark.slow
 @needs_avx2
 def test_what_is_fixed_reaches_torch_numpy_and_mkl() -> None:
-    said = python(
+    printed = python(
         "from benchmark.runtime import arithmetic; arithmetic.fix('portable')\n"
         "import numpy, torch; from benchmark.runtime.machine import machine\n"
         "numpy_uses = numpy._core._multiarray_umath.__cpu_features__\n"
         "print(machine()['capability'], machine()['blas'], numpy_uses['X86_V4'], arithmetic.in_force())"
     )
-    assert re.fullmatch(r"AVX2 scipy-openblas \S+, Haswell; MKL \S+, COMPATIBLE False portable", said)
+    assert re.fullmatch(r"AVX2 scipy-openblas \S+, Haswell; MKL \S+, COMPATIBLE False portable", printed)
 
 
 def test_native_arithmetic_leaves_everything_alone() -> None:
-    said = python(
+    printed = python(
         "import os; before = dict(os.environ); from benchmark.runtime import arithmetic; arithmetic.fix('native')\n"
         "print(os.environ == before, arithmetic.in_force())"
     )
-    assert said == "True native"
+    assert printed == "True native"
 
 
 @needs_avx2
 def test_too_late_is_refused(monkeypatch) -> None:
-    import torch  # noqa: F401
-
     monkeypatch.delenv("MKL_CBWR")
     with pytest.raises(BenchmarkError, match="before import of torch and numpy"):
         arithmetic.fix("portable")
@@ -65,15 +62,10 @@ def test_another_kind_of_processor_is_native(monkeypatch) -> None:
 def test_tests_run_in_native_arithmetic_where_a_plugin_imported_numpy_first() -> None:
     """As plugins of pytest do on some machines with a GPU."""
     code = "import sys, numpy, pytest; sys.exit(pytest.main(['tests/runtime/test_errors.py', '-p', 'no:xdist']))"
-    clean = {name: value for name, value in os.environ.items() if name not in arithmetic.VARIABLES}
-    ended = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout
-    assert "arithmetic: native, since a pytest plugin imported" in ended.stdout
+    assert "arithmetic: native, since a pytest plugin imported" in python(code)
 
 
 def test_a_package_that_is_not_installed_is_left_out(monkeypatch) -> None:
-    from benchmark.runtime import machine
-
     real = machine.version
 
     def version(package: str) -> str:
@@ -82,9 +74,9 @@ def test_a_package_that_is_not_installed_is_left_out(monkeypatch) -> None:
         return real(package)
 
     monkeypatch.setattr(machine, "version", version)
-    found = machine.environment()
-    assert "robustbench" not in found
-    assert found["torch"]
+    environment = machine.environment()
+    assert "robustbench" not in environment
+    assert environment["torch"]
 
 
 def test_the_processor_is_named_with_family_and_model_without_torch(monkeypatch) -> None:

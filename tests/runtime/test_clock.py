@@ -1,4 +1,4 @@
-"""What a stage cost: all of its processes, over all the runs that it needed."""
+"""The cost of a stage: all of its processes, over all the runs that it needed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_seconds_of_a_killed_run_are_added(tmp_path) -> None:
 
 
 def test_a_training_counts_where_it_ran(linear_row) -> None:
-    """The judge's own process does next to nothing of it."""
+    """The evaluator's own process does next to nothing of it."""
     cost = json.loads((ROW / "times/train.json").read_text())
     assert cost["core_seconds"] > 0.05
     assert "process_seconds" not in cost

@@ -1,4 +1,4 @@
-"""The static closure of imports, which makes DVC's deps, against what stages really import."""
+"""The static closure of imports, compared with the modules that stages really import."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_closure_follows_imports_that_run() -> None:
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Writes a file at a time of its own, by which digests are kept."""
+    """Write a file with an mtime of its own: digests are cached by it."""
     monkeypatch.chdir(tmp_path)
     times = itertools.count(1)
 
@@ -76,7 +76,7 @@ def test_a_comment_or_a_docstring_changes_no_digest_and_every_edit_of_code_does(
     for old, new in (("+ 1", "+ 1.0"), ("+ 1", "- 1"), ("f(x)", "f(x, y=0)"), ("import math", "import cmath as math")):
         assert digest(PLAIN.replace(old, new)) != first
     assert digest(PLAIN.replace('"""Says."""', '"""Says."""\n    "not a docstring"')) != first
-    apart = (
+    calls = [
         "f(1, (2, 3))",
         "f(1, 2, 3)",
         "f([1, 2], [])",
@@ -85,13 +85,13 @@ def test_a_comment_or_a_docstring_changes_no_digest_and_every_edit_of_code_does(
         "f(1, '2')",
         "g(f, 1)",
         "f(g, 1)",
-    )
-    assert len({digest(f"{text}\n") for text in apart}) == len(apart)
+    ]
+    assert len({digest(f"{call}\n") for call in calls}) == 8
 
 
 @pytest.fixture
 def parse(tmp_path, monkeypatch):
-    """Digest of a file as another process sees it: nothing is remembered but `KEPT`, which it then writes."""
+    """Return a file's digest as another process computes it: nothing is cached but `KEPT`, which is then written."""
     monkeypatch.chdir(tmp_path)
 
     def forget() -> None:
@@ -171,13 +171,8 @@ def test_inputs_are_what_the_steps_really_import(project) -> None:
     """Runs every step of a tiny row and compares sys.modules with its inputs file, both ways."""
     project.add("Tiny2026Net", epochs=1)
     brought = "from benchmark.attacks import fgsm\n\n\ndef attack(model, *inputs, seed):\n    return fgsm.attack(model, *inputs, seed=seed)\n"
-    project.bring(
-        "Tiny2026Net",
-        "brought",
-        brought,
-        "attack: brought, norm: L2, eps: 0.3",
-        "attack: cw, norm: L2, eps: 0.5, parameters: {steps: 2, step_size: 0.01, c: 1.0}",
-    )
+    cw = "attack: cw, norm: L2, eps: 0.5, parameters: {steps: 2, step_size: 0.01, c: 1.0}"
+    project.bring("Tiny2026Net", "brought", brought, "attack: brought, norm: L2, eps: 0.3", cw)
     project.rvb("pipeline")
     project.run("benchmark.pipeline.inputs", "tiny")
     for name in ("data", *planned_steps(project, "Tiny2026Net-small")):

@@ -1,6 +1,8 @@
-"""Files are written whole or not at all; what the machine lacks ends a command with one line."""
+"""Files are written completely or not at all; a full disk or memory ends a command with one line."""
 
 from __future__ import annotations
+
+from multiprocessing import get_context
 
 import pytest
 import torch
@@ -8,17 +10,18 @@ import torch
 from benchmark.runtime import errors, files
 
 
+def raising(error: Exception):
+    def work(*_: object) -> None:
+        raise error
+
+    return work
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (
-            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB. GPU 0 has a total"),
-            "CUDA out of memory",
-        ),
-        (
-            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
-            "DefaultCPUAllocator: can't",
-        ),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB. GPU 0 has"), "CUDA out of memory"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "CPUAllocator: can't"),
         (MemoryError(), "(MemoryError)"),
         (RuntimeError("CUDA error: out of memory"), "CUDA error"),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), "ALLOC_FAILED"),
@@ -26,11 +29,8 @@ from benchmark.runtime import errors, files
     ],
 )
 def test_a_full_memory_is_one_line_and_counts_as_such_on_a_cluster(error, words, capsys) -> None:
-    def full() -> None:
-        raise error
-
     with pytest.raises(SystemExit, match=r"^error: out of memory \(.+\); use .*a smaller batch_size") as ended:
-        errors.run(full)
+        errors.run(raising(error))
     text = str(ended.value)
     assert words in text
     assert "\n" not in text
@@ -38,23 +38,14 @@ def test_a_full_memory_is_one_line_and_counts_as_such_on_a_cluster(error, words,
 
 
 def test_another_error_is_no_full_memory() -> None:
-    def wrong() -> None:
-        raise RuntimeError("shapes differ")
-
     with pytest.raises(RuntimeError, match="shapes differ"):
-        errors.run(wrong)
+        errors.run(raising(RuntimeError("shapes differ")))
 
 
 def test_a_full_disk_keeps_the_old_file_and_says_so(tmp_path, monkeypatch, capsys) -> None:
-    from benchmark.runtime import errors
-
     path = tmp_path / "results.json"
     files.write(path, "old")
-
-    def full(*_) -> None:
-        raise OSError(28, "No space left on device", str(path))
-
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", raising(OSError(28, "No space left on device", str(path))))
     with pytest.raises(SystemExit, match=r"the disk is full while writing .*results\.json"):
         errors.run(lambda: files.write(path, "new"))
     assert path.read_text() == "old"
@@ -62,8 +53,6 @@ def test_a_full_disk_keeps_the_old_file_and_says_so(tmp_path, monkeypatch, capsy
 
 
 def test_a_folder_is_put_without_what_a_killed_write_left_aside(tmp_path) -> None:
-    from multiprocessing import get_context
-
     built, target = tmp_path / "built", tmp_path / "target"
 
     def killed() -> None:

@@ -1,4 +1,4 @@
-"""A model in the sandbox is the model: the same logits and gradients to the bit, and the same refusals."""
+"""A sandboxed model is the model: bit-identical logits and gradients, and the same refusals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def row(linear_row):
 
 @pytest.fixture
 def sandboxed(row):
-    """Makes a row's model, with another forward, in the sandbox."""
+    """Make a row's model, with another forward, in the sandbox."""
     made: list[SandboxedModel] = []
 
     def make(forward: str = "", row=row) -> SandboxedModel:

@@ -1,4 +1,4 @@
-"""A submission's own files: imported by a method, they are inputs of its stages; another submission's are refused."""
+"""A submission's own files are inputs of its stages if a method imports them; another submission's are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A submission's own blocks and attention weights, held to their interface; else those that are recognised."""
+"""A submission's own blocks and attention weights are checked against their interface; else they are recognised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study over a row's seeds: what it trains and measures, and how it is called."""
+"""The study over a row's seeds: its trainings, its measures and its names."""
 
 from __future__ import annotations
 
@@ -26,21 +26,13 @@ def test_it_measures_what_orders_a_board_from_the_rows_own_seed_on() -> None:
     assert "certified" not in [m.label for m in seeds_study(tracks.load("digits"), "v", settings(), 0).measures]
 
 
-def test_with_two_classes_there_is_no_targeted_attack() -> None:
-    study = seeds_study(tracks.load("reviews"), "v", settings(), 0)
+def test_its_note_names_the_attack_and_the_start_of_a_fine_tuned_row() -> None:
+    study = seeds_study(tracks.load("reviews"), "v", settings(), 0)  # of two classes: no targeted attack
     assert [m.attack.attack for m in study.measures if m.attack] == ["apgd"]
     assert "APGD-T" not in study.note
-
-
-def test_a_fine_tuned_row_says_from_where_all_seeds_start() -> None:
+    assert "fine-tuned" not in study.note
     tuned = settings(training=RECIPE | {"init_from": {"row": "Other-v"}})
     assert "all seeds start from the same weights" in seeds_study(tracks.load("digits"), "v", tuned, 0).note
-    assert "fine-tuned" not in seeds_study(tracks.load("digits"), "v", settings(), 0).note
-
-
-def test_its_name_is_of_the_row() -> None:
-    assert variant_of(study_name("linf")) == "linf"
-    assert variant_of("seeds") == variant_of("recipe") == ""
 
 
 @pytest.mark.parametrize(
@@ -54,3 +46,6 @@ def test_its_name_is_of_the_row() -> None:
 def test_the_commands_name_its_owner_and_where_it_needs_one_its_track(study, track, run, publish) -> None:
     assert run_command(study, track) == f"rvb study {run}"
     assert publish_command(study, track) == f"rvb publish {publish}"
+    variant, _, kind = study.removeprefix("Sub-").rpartition("-")
+    assert variant_of(study.removeprefix("Sub-")) == (variant if kind == "seeds" else "")
+    assert variant_of(study_name("linf")) == "linf"

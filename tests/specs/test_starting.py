@@ -1,4 +1,4 @@
-"""Weights to start from: what is taken over, what is new, what is made of them before the first epoch, what is refused."""
+"""Weights to start from: what is taken over, what is new, what preparations change, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.rows import Network, Row, load_row
 from benchmark.specs.run_settings import run_settings
-from benchmark.specs.training import TrainingSpec
+from benchmark.specs.training import PrepareSpec, TrainingSpec
 from benchmark.training.fitting import fit, preparation
 
 SMALL = "work/tiny/Tiny2026Linear-small/train/model.safetensors"
@@ -28,7 +28,7 @@ SCALING = {"name": "scaling", "parameters": {"factor": 0.5}}
 
 
 def tuned(**changes) -> Row:
-    """A row that starts from the linear one."""
+    """Return a row that starts from the linear one."""
     row = load_row("tiny", "Tiny2026Linear-small")
     settings = row.settings.model_copy(update={"training": TrainingSpec.model_validate(recipe(**changes))})
     return replace(row, variant="tuned", settings=settings)
@@ -44,12 +44,17 @@ def fitted(row: Row, tmp_path, **options):
     return fit(row, run_settings().train, tmp_path, lambda *_: None, **options)
 
 
+def assert_halved(weights: dict[str, torch.Tensor]) -> None:
+    """Check that the weights are half of those that training starts from."""
+    before = load_file(SMALL)
+    assert all(torch.equal(weights[name], 0.5 * before[name]) for name in before)
+
+
 @pytest.mark.slow
 def test_without_epochs_the_prepared_weights_are_what_is_kept(linear_row, monkeypatch, tmp_path) -> None:
     scaling_preparation.installed(monkeypatch)
     best, done, result = fitted(tuned(), tmp_path)
-    before = load_file(SMALL)
-    assert all(torch.equal(best[name], 0.5 * before[name]) for name in before)
+    assert_halved(best)
     assert (result.epochs, result.selected_epoch, done.losses) == (0, 0, [])
     assert 0 < result.validation_score <= 1
     (prepared,) = result.prepared
@@ -76,10 +81,8 @@ def test_a_killed_preparation_goes_on_with_the_layer_that_it_lost(linear_row, mo
 @pytest.mark.slow
 def test_prepared_weights_compete_with_the_epochs(linear_row, monkeypatch, tmp_path) -> None:
     scaling_preparation.installed(monkeypatch)
-    worse = tuned(epochs=1, learning_rate=50.0)
-    _, _, result = fitted(worse, tmp_path)
-    assert result.selected_epoch == 0
-    assert result.epochs == 1
+    _, _, result = fitted(tuned(epochs=1, learning_rate=50.0), tmp_path)  # training makes them worse
+    assert (result.selected_epoch, result.epochs) == (0, 1)
 
 
 @pytest.mark.slow
@@ -87,8 +90,7 @@ def test_another_network_is_built_beside_and_only_first(linear_row, monkeypatch,
     scaling_preparation.installed(monkeypatch, other=True)
     row = tuned()
     best, _, result = fitted(row, tmp_path)
-    before = load_file(SMALL)
-    assert all(torch.equal(best[name], 0.5 * before[name]) for name in before)
+    assert_halved(best)
     assert result.init_sha256
     training = row.settings.training.model_copy(update={"prepare": 2 * row.settings.training.prepare})
     twice = replace(row, settings=row.settings.model_copy(update={"training": training}))
@@ -104,8 +106,7 @@ def test_a_network_of_a_study_starts_from_the_cells_that_it_names(linear_row, mo
         fitted(row, tmp_path / "none")
     start = load_row("tiny", "Tiny2026Linear-small")
     network = Network(study="Tiny2026Linear-s", cell="on", place=1, seed=0, images=1, measures=(), start=start)
-    best, _, _ = fitted(replace(row, network=network), tmp_path)
-    assert torch.equal(best["1.weight"], 0.5 * load_file(SMALL)["1.weight"])
+    assert_halved(fitted(replace(row, network=network), tmp_path)[0])
 
 
 @pytest.mark.slow
@@ -121,12 +122,8 @@ def test_epochs_are_selected_by_what_a_certificate_proves(linear_row, tmp_path) 
 
 def test_parameters_of_a_preparation_are_checked(monkeypatch) -> None:
     scaling_preparation.installed(monkeypatch)
-    spec = TrainingSpec(
-        objective="standard", epochs=0, batch_size=1, learning_rate=1.0,
-        prepare=[{"name": "scaling", "parameters": {"faktor": 1.0}}],
-    )  # fmt: skip
     with pytest.raises(BenchmarkError, match="preparation scaling: unknown parameter 'faktor'; did you mean 'factor'"):
-        preparation(spec.prepare[0])
+        preparation(PrepareSpec(name="scaling", parameters={"faktor": 1.0}))
 
 
 @pytest.mark.parametrize(

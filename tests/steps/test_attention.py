@@ -1,4 +1,4 @@
-"""What attention does in a row's network reaches its evidence, its Record and its replay."""
+"""The effect of attention in a row's network reaches its evidence, its Record and its replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several stages share of small steps: certify refuses, collect joins."""
+"""Small steps: certify refuses, collect joins."""
 
 from __future__ import annotations
 

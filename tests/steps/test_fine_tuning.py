@@ -1,4 +1,4 @@
-"""Training that starts from another row: its record, its place in the pipeline, and what is refused."""
+"""Training that starts from another row: its Record, its place in the pipeline, and its refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the division `open` end, with what was found and what could not be computed said."""
+"""Rows of the division `open` finish, and report what was found and what could not be computed."""
 
 from __future__ import annotations
 

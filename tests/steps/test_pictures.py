@@ -1,4 +1,4 @@
-"""Pictures from the stage to the page: the same bytes, named in the record, and what PGD broke counts."""
+"""Pictures from the step to the page: the same bytes, named in the Record; images that PGD broke count."""
 
 from __future__ import annotations
 

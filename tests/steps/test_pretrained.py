@@ -9,19 +9,14 @@ import pytest
 import tiny_linear_row
 import torch
 import yaml
-from pydantic import ValidationError
 from stages import run_stage, stage_code
 from tiny_linear_row import LOADS, NAMES, ROW
 
 from benchmark.pipeline import generate
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import tracks
-from benchmark.specs.submission import VariantOnTrack
-from benchmark.specs.training import WeightsSpec
 from leaderboard import times
 from leaderboard.rank import rank
-
-TRAINING = {"objective": "standard", "epochs": 1, "batch_size": 2, "learning_rate": 0.1}
 
 
 def give(project, weights: str, loads: str = LOADS) -> None:
@@ -73,24 +68,17 @@ def test_its_stage_depends_on_the_file_and_on_no_training_code(linear_row, check
 
 
 def test_a_missing_or_exchanged_file_and_a_method_that_cannot_load(linear_row, checkpoint) -> None:
-    give(linear_row, "{path: weights/nowhere.pt}")
-    with pytest.raises(BenchmarkError, match=r"its weights weights/nowhere\.pt are missing"):
-        run_stage("pretrained", *NAMES)
-    give(linear_row, f"{{path: weights/given.pt, sha256: {'a' * 64}}}")
-    with pytest.raises(BenchmarkError, match=f"have sha256 {checkpoint}, submission.yaml pins aaaa"):
-        run_stage("pretrained", *NAMES)
-    give(linear_row, "{path: weights/given.pt}", loads="")
-    with pytest.raises(BenchmarkError, match="must define pretrained"):
-        run_stage("pretrained", *NAMES)
-    Path("weights/given.pt").write_bytes(b"junk")
-    give(linear_row, "{path: weights/given.pt}")
-    with pytest.raises(BenchmarkError, match=r"method\.py, line \d+: pretrained failed: "):
-        run_stage("pretrained", *NAMES)
-
-
-def test_training_or_weights_never_both_or_neither() -> None:
-    for given in ({}, {"training": TRAINING, "weights": {}}):
-        with pytest.raises(ValidationError, match="give either `training`, or `weights`"):
-            VariantOnTrack.model_validate(given)
-    with pytest.raises(ValidationError, match="pins a file"):
-        WeightsSpec(sha256="0" * 64)
+    Path("weights/junk.pt").write_bytes(b"junk")
+    for weights, loads, words in (
+        ("{path: weights/nowhere.pt}", LOADS, r"its weights weights/nowhere\.pt are missing"),
+        (
+            f"{{path: weights/given.pt, sha256: {'a' * 64}}}",
+            LOADS,
+            f"have sha256 {checkpoint}, submission.yaml pins aaaa",
+        ),
+        ("{path: weights/given.pt}", "", "must define pretrained"),
+        ("{path: weights/junk.pt}", LOADS, r"method\.py, line \d+: pretrained failed: "),
+    ):
+        give(linear_row, weights, loads)
+        with pytest.raises(BenchmarkError, match=words):
+            run_stage("pretrained", *NAMES)

@@ -1,4 +1,4 @@
-"""The stage `train` with a recipe that asks for everything: what it writes, prints and refuses."""
+"""The step `train` with a recipe that uses everything: its files, its messages and its refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECIPE = """\
 
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
-    """Writes a recipe into the submission of a project with data, not yet trained."""
+    """Write a recipe into the submission of a project with data, not yet trained."""
     project = tiny_linear_row.new(tmp_path / "project")
     monkeypatch.chdir(project.root)
     run_stage("data", "tiny")
@@ -75,9 +75,8 @@ def test_processes_that_share_batches_go_on_after_one_has_died(recipe, monkeypat
             os._exit(1)
 
         killed.setattr(loop, "checkpoints", SimpleNamespace(write=write, resume=checkpoint.resume))
-        with pytest.raises(
-            BenchmarkError, match=r"^submissions/Tiny2026Linear: .* failed: it ended with exit status 1$"
-        ):
+        words = r"^submissions/Tiny2026Linear: .* failed: it ended with exit status 1$"
+        with pytest.raises(BenchmarkError, match=words):
             run_stage("train", *NAMES)
     capsys.readouterr()
     run_stage("train", *NAMES)
@@ -87,11 +86,8 @@ def test_processes_that_share_batches_go_on_after_one_has_died(recipe, monkeypat
 
 def test_every_file_that_a_recipe_runs_is_a_dependency_of_its_stage(recipe) -> None:
     def code() -> set[str]:
-        return {
-            path.relative_to("benchmark").as_posix()
-            for path in stage_code("train", *NAMES)
-            if path.parts[0] == "benchmark"
-        }
+        paths = [path for path in stage_code("train", *NAMES) if path.parts[0] == "benchmark"]
+        return {path.relative_to("benchmark").as_posix() for path in paths}
 
     pgd = "attack: pgd, norm: Linf, eps: 0.1, parameters: {steps: 4, step_size: 0.05}"
     recipe(RECIPE.replace(pgd, "attack: cw, norm: L2, eps: 1"))
@@ -104,11 +100,8 @@ def test_every_file_that_a_recipe_runs_is_a_dependency_of_its_stage(recipe) -> N
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("eps: 0.1, parameters: {step: 1.5", "eps: 8, parameters: {step: 1.5", r"eps 8.0 is above 1; radii are in pixels in \[0, 1\]"),
         ("attack: fgsm, norm: Linf, eps: 0.1", "attack: fgsm, norm: L2, eps: 32", "L2 eps 32 is above 8, the diameter of 1x8x8"),
-        ("attack: pgd", "attack: pgdd", "no attacks file named 'pgdd'; did you mean 'pgd'"),
         ("{beta: 3", "{beta: -3", "beta -3.0 should be greater than 0"),
-        ("crop: 1", "jitter: 0.1", "augmentation.jitter is for colour images"),
         ("random_start: true", "random_start: false", "needs `random_start: true`"),
         ("learning_rate: 0.05", "learning_rate: 1.0e+38", r"in epoch \d; lower the learning rate"),
     ],
@@ -138,5 +131,4 @@ def test_the_recipe_in_the_docs_is_one() -> None:
     spec = TrainingSpec.model_validate(given)
     assert recipe_problem(spec, (1, 8, 8)) is None
     assert spec.objective == "trades"
-    not_shown = TrainingSpec.model_fields.keys() - given.keys()
-    assert not not_shown, "docs/training.md shows every option"
+    assert given.keys() == TrainingSpec.model_fields.keys(), "docs/training.md shows every option"

@@ -34,9 +34,8 @@ def predicted(model: nn.Module) -> torch.Tensor | None:
 
 
 def trial(which: int, mutations: list[Mutation]) -> Outcome:
-    """
-    Raises:
-        Exception: a refusal that is no BenchmarkError.
+    """Raises:
+    Exception: a refusal that is no BenchmarkError.
     """
     certificate, model = mutated(which, mutations)
     labels = predicted(model)

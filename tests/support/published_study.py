@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from one_training import TRAINING
+from tiny_record import TRAINING
 
 from benchmark.records.study import PublishedStudy
 

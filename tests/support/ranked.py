@@ -21,21 +21,21 @@ MOST = 2**26  # bytes
 def together(count: int, work: Callable[[Ranks], Answer], meeting: Path | None = None) -> list[Answer]:
     """What `work` returns in each of `count` processes, by rank; with a `meeting` they exchange among themselves."""
 
-    def one(rank: int, channel: Channel) -> None:
+    def run(rank: int, channel: Channel) -> None:
         def ask(kind: str, tensors: Tensors) -> Tensors:
             channel.send({"exchange": kind}, tensors)
             return channel.receive(MOST)[1]
 
         asks = Collective(rank, count, meeting, 60.0, on_gpus=False) if meeting else ask
-        said, tensors = work(Ranks(rank, count, asks))
-        channel.send({"said": said}, tensors)
+        answer, tensors = work(Ranks(rank, count, asks))
+        channel.send({"answer": answer}, tensors)
 
     nothing = Confinement((), memory=2**40)
-    ranks = [Process(partial(one, rank), nothing, owner=f"rank {rank}", seconds=60) for rank in range(count)]
+    ranks = [Process(partial(run, rank), nothing, owner=f"rank {rank}", seconds=60) for rank in range(count)]
     try:
         while "exchange" in (first := ranks[0].receive())[0]:
             exchange(ranks, *first, time.monotonic() + 60)
-        return [(message["said"], tensors) for message, tensors in [first, *(one.receive() for one in ranks[1:])]]
+        return [(message["answer"], tensors) for message, tensors in [first, *(rank.receive() for rank in ranks[1:])]]
     finally:
         for rank in ranks:
             rank.close()

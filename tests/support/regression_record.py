@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
+from tiny_record import proportion, record
+
 from benchmark.records.per_image import PerImage, counts
 from benchmark.records.record import Record
 from benchmark.records.regression import Built
 
 
-def proportion(count: int, n: int = 100) -> dict:
-    return {"value": count / n, "low": 0, "high": 1, "count": count, "n": n}
-
-
 def content() -> dict:
-    """A Record with every kind of number, as JSON."""
-    threat, corruptions = {"norm": "Linf", "eps": 0.15}, {"names": ["fog"], "severities": [1, 2]}
-    certified = [{"threat": {"norm": "L2", "eps": 0.1}, "accuracy": proportion(61), "certificate": "local"}]
+    """Return a Record with every kind of number, as JSON values."""
+    threat, rules = {"norm": "Linf", "eps": 0.15}, {"names": ["fog"], "severities": [1, 2]}
     fog = {"name": "fog", "severities": [proportion(80), proportion(70)], "mean": proportion(150, 200)}
-    return {
-        "track": "tiny", "track_version": 1, "submission": "Tiny2026Net", "variant": "small", "title": "T", "summary": "S",
-        "paper": {"title": "P", "authors": "A", "year": 2026}, "trust": "rebuilt", "division": "closed",
-        "division_reasons": ["deterministic"], "n": 100, "seed": 0, "clean": proportion(95),
+    return record("Tiny2026Net", 40, 0, "T", certified=61, smoothed=61).model_dump(mode="json") | {
+        "track": "tiny", "variant": "small", "clean": proportion(95), "training": None,
         "attacks": [{
             "id": "autoattack-Linf-0.15", "suite": "standard", "spec": {"attack": "autoattack", **threat},
             "engine": "fast", "accuracy": proportion(42), "remaining": {"apgd-ce": 50, "square": 42},
         }],
         "robust": [{"threat": threat, "accuracy": proportion(40), "attacks": ["autoattack-Linf-0.15"]}],
-        "certified": certified,
-        "smoothed": {
-            "rules": {"sigma": 0.2, "n0": 10, "n": 100, "alpha": 0.001}, "guarantee": "G", "spent": 60.0,
-            "clean": proportion(90), "certified": [certified[0] | {"certificate": "smoothing"}],
-        },
         "corrupted": {
-            "rules": corruptions, "parameters": "P", "versions": {}, "accuracy": proportion(150, 200),
+            "rules": rules, "parameters": "P", "versions": {}, "accuracy": proportion(150, 200),
             "severities": [proportion(80), proportion(70)], "corruptions": [fog],
         },
-        "parameters": 1234, "flops": 5678, "training": None,
-        "settings": {"training": {"objective": "standard", "epochs": 1, "batch_size": 2, "learning_rate": 0.1}},
         "sha256": {
             "data test": "d1", "weights": "w1", "evidence": "e1", "adversarial images standard": "a1", "code train": "c1",
         },

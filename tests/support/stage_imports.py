@@ -1,4 +1,4 @@
-"""What a step imports: by its inputs file and by what stands in sys.modules when it ends."""
+"""The imports of a step: by its inputs file, and by sys.modules when it ends."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ LOADS_STUDY = "from benchmark.studies import grids"
 
 
 def planned_steps(project, row: str) -> list[str]:
-    """The steps of a row that have inputs files, in order."""
+    """Return the steps of a row that have inputs files, in order."""
     names = [path.stem for path in project.root.glob(f"work/*/inputs/{row}/*.json")]
     return sorted(names, key=lambda name: ([*STEPS].index(name.partition("-")[0]), name))
 
 
 def planned_code(project, subject: str, name: str) -> set[str]:
-    """The files of code in the step's inputs file."""
+    """Return the files of code in the step's inputs file."""
     places = (f"work/*/inputs/{subject}/{name}.json", f"work/*/studies/inputs/{subject}/{name}.json")
-    (path,) = (
-        (path for place in places for path in project.root.glob(place))
-        if subject
-        else [project.root / f"work/tiny/inputs/{name}.json"]
-    )
+    data = [project.root / f"work/tiny/inputs/{name}.json"]
+    (path,) = (path for place in places for path in project.root.glob(place)) if subject else data
     return {*json.loads(path.read_text())["code"]}
 
 
 def really_imported(project, name: str, track: str, subject: str = "") -> set[str]:
-    """Files of the project that a step has in sys.modules when it ends, inert packages left out; without a sandbox, in
-    which what a submission imports would not be seen.
+    """Return the project files in sys.modules when a step ends, without inert packages.
+
+    The step runs without a sandbox, whose process would hide what a submission imports.
     """
     params = project.root / "params.yaml"
     text = params.read_text()

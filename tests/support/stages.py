@@ -42,7 +42,7 @@ def failed_study(capfd, track: str, study: str) -> str:
 
 def stage_names(track: str, row: str) -> list[str]:
     """The stages of a row, in order."""
-    return [one.name for one in protocol.plan(load_row(track, row))]
+    return [step.name for step in protocol.plan(load_row(track, row))]
 
 
 def stage_code(name: str, track: str, row: str) -> list[Path]:
@@ -52,4 +52,4 @@ def stage_code(name: str, track: str, row: str) -> list[Path]:
 
 def study_entries(grid: grids.Grid) -> set[Path]:
     """The files from which the code of a study's networks is followed."""
-    return {path for row in grid.networks() for one in protocol.plan(row) for path in one.entries}
+    return {path for row in grid.networks() for step in protocol.plan(row) for path in step.entries}

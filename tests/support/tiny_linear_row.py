@@ -71,7 +71,7 @@ BROUGHT = "attack: brought, norm: L2, eps: 0.5"
 
 
 def new(root: Path) -> Project:
-    """A project with a submission of the linear model, not yet run."""
+    """Return a project with a submission of the linear model, not yet run."""
     project = Project.new(root)
     (project.root / "benchmark/tracks/tiny.yaml").write_text(TRACK)
     folder = project.root / "submissions/Tiny2026Linear"
@@ -82,7 +82,7 @@ def new(root: Path) -> Project:
 
 
 def trained(root: Path) -> Project:
-    """A project with the row run up to its Record, which is not made."""
+    """Return a project with the row run up to its Record, which is not made."""
     project = new(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project.root)
@@ -91,7 +91,7 @@ def trained(root: Path) -> Project:
 
 
 def run() -> None:
-    """Trains, attacks and probes the row of the project in the working directory."""
+    """Train, attack and probe the row of the project in the working directory."""
     run_stage("data", "tiny")
     run_stage("train", *NAMES)
     run_stage("attack-papers", *NAMES)
@@ -100,7 +100,7 @@ def run() -> None:
 
 
 def robust(project: Project, code: str | None = None, *specs: str) -> int:
-    """Robust images of the row's Record after these attacks were brought."""
+    """Return the number of robust images of the row's Record after these attacks were contributed."""
     if code is not None:
         project.bring("Tiny2026Linear", "brought", code, *(specs or (BROUGHT,)))
         run_stage("attack-adaptive", *NAMES)
@@ -113,6 +113,6 @@ def record() -> Record:
 
 
 def readme_example() -> str:
-    """The attack that docs/bring-an-attack.md shows to reviewers."""
+    """Return the attack that docs/bring-an-attack.md shows to reviewers."""
     text = (ROOT / "docs/bring-an-attack.md").read_text()
     return text.partition("```python\n")[2].partition("```")[0]

@@ -88,7 +88,7 @@ class Project:
             shutil.copy(ROOT / "submissions" / "Havens2024LoFAST" / file, folder / file)
 
     def bring(self, name: str, attack: str, code: str, *specs: str) -> None:
-        """Brings attacks against a submission: its file `attack`.py and, as YAML flow mappings, its `adaptive` list."""
+        """Contribute attacks against a submission: its file `attack`.py and, as YAML flow mappings, its `adaptive` list."""
         folder = self.root / "submissions" / name
         (folder / f"{attack}.py").write_text(code)
         text, _, _ = (folder / "submission.yaml").read_text().partition("        adaptive:")
@@ -96,7 +96,7 @@ class Project:
         (folder / "submission.yaml").write_text(text + ("        adaptive:\n" + lines if specs else ""))
 
     def remember(self, other: Project, row: str, track: str = "tiny") -> None:
-        """Puts what steps of a row gave in `other` in its place, where it is missing here: it is kept, if its key is right."""
+        """Copy results of a row's steps from `other` where they are missing; a step keeps them if the key is right."""
         for folder in (other.root / "work" / track / row).iterdir():
             if not (here := self.root / "work" / track / row / folder.name).exists():
                 shutil.copytree(folder, here)
@@ -107,7 +107,7 @@ class Project:
         return {**os.environ, "PATH": path, "PYTHONPATH": packages, "OMP_NUM_THREADS": "1"}
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Runs `python -m <arguments>` here."""
+        """Run `python -m <arguments>` here."""
         result = subprocess.run(
             [sys.executable, "-m", *arguments], cwd=self.root, env=self.environment(), capture_output=True, text=True
         )
@@ -119,7 +119,7 @@ class Project:
         return self.run("benchmark.commands.main", *arguments, check=check)
 
     def results(self, row: str) -> dict[str, bytes]:
-        """All tracked bytes of a row, by file."""
+        """Return all tracked bytes of a row, by file."""
         folder = self.root / "work" / "tiny" / row
         found = (p for p in folder.rglob("*") if p.is_file() and "times" not in p.parts)
         return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(found)}
