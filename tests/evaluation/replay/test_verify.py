@@ -32,8 +32,8 @@ from tiny_verified import (
 
 from benchmark.commands import verify
 from benchmark.evaluation.division import RANDOM
+from benchmark.evaluation.replay.evaluator import Evaluator
 from benchmark.evaluation.replay.findings import Findings
-from benchmark.evaluation.replay.judge import Judge
 from benchmark.runtime.errors import BenchmarkError
 
 pytestmark = pytest.mark.usefixtures("verified_row")
@@ -168,18 +168,18 @@ class _Fixed(torch.nn.Module):
 def test_a_verdict_on_which_rounding_decides_is_left_open_elsewhere(exact, named, undecided) -> None:
     """Image 0 is right by a hair and recorded as wrong, 1 has two other classes a hair apart, 2 is far off, 3 is as recorded, 4 is off by a hundredth."""
     rows = [[1.00001, 1.0, 0.0], [0.0, 1.00001, 1.0], [2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [1.01, 1.0, 0.0]]
-    judge = Judge(_Fixed(rows), torch.zeros(5, 1, 2, 2), torch.zeros(5, dtype=torch.long), 5, exact)
-    seen = judge.verdicts(judge.images)
+    findings = Findings("row")
+    evaluator = Evaluator(_Fixed(rows), torch.zeros(5, 1, 2, 2), torch.zeros(5, dtype=torch.long), 5, exact, findings)
+    seen = evaluator.verdicts(evaluator.images)
     evidence = pa.table(
         {
             "clean_prediction": [1, 2, 1, 0, 1],
             "clean_margin": np.array([-0.00001, *seen.margin[1:2], -1.0, *seen.margin[3:4], -0.01], dtype=np.float32),
         }
     )
-    findings = Findings("row")
-    judge.compare(evidence, "clean_", seen, findings, np.ones(5, dtype=bool))
+    evaluator.compare(evidence, "clean_", seen, np.ones(5, dtype=bool))
     assert {one.image for one in findings.contradictions} == named
-    assert judge.undecided == undecided
+    assert evaluator.undecided == undecided
 
 
 @pytest.mark.parametrize("reasons", [(RANDOM + ": two passes differ",), ("deterministic",)])
