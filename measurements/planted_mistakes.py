@@ -185,7 +185,7 @@ validation images in the training split: train, validation = _hold_out => _, val
 ties may be certified: if not (radii == 0).all() => if not (radii >= 0).all()
 plants, radius beyond the counterexample: if not radius < plant.distance => if not radius < 100 * plant.distance
 [evaluate] tests/evaluation/test_evaluate.py
-undecided images are robust: (robust & known).cpu() => robust.cpu()
+undecided images are robust: (robust & decided_all).cpu() => robust.cpu()
 gate, radius beyond an attack: (broken & reached).any() => (broken & ~reached).all()
 [evaluate] tests/evaluation/test_asked_again.py
 asked again, rounding 100 times as large: ROUNDING.get(before.dtype, 0.0) * => 100 * ROUNDING.get(before.dtype, 0.0) *
