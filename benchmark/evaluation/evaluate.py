@@ -353,7 +353,7 @@ def _specs(attacks: Attacks, seed: SupportsIndex, images: torch.Tensor) -> list[
     for attack in attacks if isinstance(attacks, list | tuple) else [attacks]:
         if not isinstance(attack, list | tuple) or len(attack) != 2:
             raise BenchmarkError(f'{attack!r} is no attack; give pairs of a norm and a radius, as [("Linf", "8/255")]')
-        spec = own_model.autoattack_spec(*attack, seed, images)
+        spec = own_model.autoattack_spec(attack[0], attack[1], seed, images)
         if spec.threat.label in specs:
             raise BenchmarkError(f"the attack {spec.threat.label} stands twice; give it once")
         specs[spec.threat.label] = spec

@@ -1,8 +1,8 @@
-"""Failure indicators: can the attacks on a row be trusted? From the probes' results, and from its suites' attacks compared.
+"""Failure indicators: warnings that the attacks on a row may be too weak, from its probes and from its attacks compared.
 
 After Carlini et al. 2019 (On Evaluating Adversarial Robustness, section 5), Athalye et al. 2018 (Obfuscated Gradients,
-section 3.1) and Pintor et al. 2022 (Indicators of Attack Failure). A failing indicator does not prove that gradients are
-masked, and the lack of one does not prove robustness: indicators say where an attacked accuracy may be too high.
+section 3.1) and Pintor et al. 2022 (Indicators of Attack Failure). A warning does not prove that gradients are masked, and no
+warning does not prove robustness: indicators say where an attacked accuracy may be too high.
 
 Nothing is run here. Counts are of the images that are correct when clean.
 """
@@ -21,7 +21,7 @@ from benchmark.records.reliability import FailureIndicator, GradientNorms, Radiu
 from benchmark.specs.threat import AttackSpec, ThreatModel
 
 SAME = 1e-4  # as in evaluation/division.py: two passes of one network differ by rounding alone
-RISE = 0.05  # of the mean clean margin: steps of fixed size go to and fro around a minimum
+RISE = 0.05  # of the mean clean margin: steps of fixed size oscillate around a minimum
 SIGNIFICANT = 3.0  # standard errors
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 ALLOWED_SHARE = 0.01  # of all images
@@ -30,21 +30,21 @@ WHITE_BOX = "apgd-ce"
 
 
 def allowance(n: int) -> float:
-    """Return how many images, of n, a weaker attack may break and a stronger one leave: one, or 1%, whichever is more.
+    """Return how many of n images a weaker attack may break that a stronger one left: one, or 1%, whichever is more.
 
-    Both attacks see the same images; the random start and rounding decide those whose margin is nearly 0. On three sound
-    rows of the digits track every count was 0 of 100.
+    Random starts and rounding decide images whose margin is nearly 0. On three sound rows of the digits track every count was
+    0 of 100.
     """
     return max(1.0, ALLOWED_SHARE * n)
 
 
 def correct(results: ProbeResults) -> torch.Tensor:
-    """(n,) bool: the images that are correct when clean, which an attack can break."""
+    """Return which images (n,) are correct when clean, so that an attack can break them."""
     return results["clean"] > 0
 
 
 def step_curve(results: ProbeResults) -> tuple[StepPoint, ...]:
-    """Empty when no image is correct."""
+    """Return mean margin and accuracy by the number of PGD steps; empty when no image is correct."""
     at = correct(results)
     margins = {k: results[f"steps {k}"] for k in STEPS if at.any()}
     return tuple(
@@ -54,8 +54,8 @@ def step_curve(results: ProbeResults) -> tuple[StepPoint, ...]:
 
 
 def radius_curve(results: ProbeResults, balls: tuple[ThreatModel, ...]) -> tuple[RadiusPoint, ...]:
-    """Each ball is attacked separately: an image broken in a small ball may be left in a larger one, which is a failure.
-    Empty when no image is correct.
+    """Return the accuracy under PGD by the radius; empty when no image is correct. Each ball is attacked separately: that an
+    image broken in a small ball is left in a larger one is a failure.
     """
     at = correct(results)
     robust = {ball.eps: at & (results[f"radius {ball.eps:g}"] > 0) for ball in balls if at.any()}
@@ -63,7 +63,7 @@ def radius_curve(results: ProbeResults, balls: tuple[ThreatModel, ...]) -> tuple
 
 
 def gradient_norms(results: ProbeResults) -> GradientNorms | None:
-    """None when no image is correct."""
+    """Return quantiles of the norms of the margin's gradient; None when no image is correct."""
     norms = results["gradient"][correct(results)]
     if not len(norms):
         return None
@@ -81,7 +81,7 @@ def _usable(norms: torch.Tensor) -> torch.Tensor:
 def failure_indicators(
     results: ProbeResults, threat: ThreatModel, balls: tuple[ThreatModel, ...]
 ) -> list[FailureIndicator]:
-    """All indicators from the probes; when no image is correct, a single one that says that there is nothing to attack."""
+    """Return all indicators from the probes; when no image is correct, one that says there is nothing to attack."""
     at = correct(results)
     if at.any():
         return [*_of_gradients(results), *_of_steps(results, threat), *_of_radii(results, balls)]
@@ -95,8 +95,8 @@ def failure_indicators(
 
 
 def _of_gradients(results: ProbeResults) -> Iterator[FailureIndicator]:
-    """Unsound: a margin that differs between two passes by more than rounding; and more images than the allowance without a
-    gradient of the margin, which does not saturate, or of the cross-entropy in float32.
+    """Warn about margins that differ between two passes by more than rounding, and about more images than the allowance
+    without a gradient of the margin, which does not saturate, or of the cross-entropy in float32.
     """
     at, norms, allowed = correct(results), gradient_norms(results), allowance(len(results["clean"]))
     assert norms is not None
@@ -128,10 +128,10 @@ def _of_gradients(results: ProbeResults) -> Iterator[FailureIndicator]:
 
 
 def _of_steps(results: ProbeResults, threat: ThreatModel) -> Iterator[FailureIndicator]:
-    """Unsound: what steps of PGD do to more images than the allowance, beside what one step and chance do."""
+    """Warn about more images than the allowance on which PGD does not progress, or loses to one step or chance."""
     at, last = correct(results), STEPS[-1]
     allowed, margin = allowance(len(at)), {k: results[f"steps {k}"] for k in STEPS}
-    # the margin itself may rise on sound networks where several rivals share the loss, which PGD climbs
+    # the loss, not the margin: that may rise on sound networks, where several rivals share the loss
     stuck = int((at & ~(results[f"loss {last}"] > results["loss 0"])).sum())
     fall = float((margin[0] - margin[last])[at].mean())
     yield FailureIndicator(
@@ -162,7 +162,7 @@ def _of_steps(results: ProbeResults, threat: ThreatModel) -> Iterator[FailureInd
         name="the curve is flat at its end",
         measured=f"PGD in {threat.label} leaves {counts[0]} images standing after {STEPS[-2]} steps and {counts[1]} after "
         f"{last}",
-        # one attack with another start changes more than the allowance, up to 5 images in 100 on sound rows of digits
+        # another random start alone changes up to 5 images in 100 on sound rows of digits
         sound=counts[0] - counts[1] <= 2 * allowed,
         explanation="More steps still break more images, so an attack of this many steps has not finished, nor may "
         "AutoAttack's of as many. More steps would give a lower number.",
@@ -181,8 +181,8 @@ def _of_steps(results: ProbeResults, threat: ThreatModel) -> Iterator[FailureInd
 
 
 def _of_radii(results: ProbeResults, balls: tuple[ThreatModel, ...]) -> Iterator[FailureIndicator]:
-    """Unsound: any image that stands in the ball that holds every image, since all can be broken there; and images standing
-    that grow by more than the allowance from one ball to the next.
+    """Warn about any image robust in the ball that holds every image, where all can be broken; and about robust images that
+    increase by more than the allowance from one ball to the next.
     """
     at, last = correct(results), balls[-1]
     counts = [int((at & (results[f"radius {ball.eps:g}"] > 0)).sum()) for ball in balls]
@@ -205,7 +205,7 @@ def _of_radii(results: ProbeResults, balls: tuple[ThreatModel, ...]) -> Iterator
 
 @dataclass(frozen=True)
 class Ran:
-    """One attack of the suites: `broke` (n,) bool, robust images after each component, and what libraries logged."""
+    """One attack of the suites: the images (n,) that it `broke`, robust images after each component, logged warnings."""
 
     spec: AttackSpec
     broke: np.ndarray
@@ -216,17 +216,17 @@ class Ran:
 def suite_indicators(
     ran: list[Ran], correct: np.ndarray, objections: tuple[str, ...] = ()
 ) -> Iterator[FailureIndicator]:
-    """Compare the suites' attacks on images that are `correct` when clean, (n,) bool; `objections` is what AutoAttack's
-    checks said of the model before any attack.
+    """Compare the suites' attacks on images that are `correct` when clean, (n,) bool. `objections` are the warnings of
+    AutoAttack's checks before any attack.
     """
     autoattack, pgd, fgsm = ([r for r in ran if r.spec.attack == name] for name in ("autoattack", "pgd", "fgsm"))
     n = len(correct)
     if autoattack:
-        said = [*objections, *(f"{r.spec.threat.label}: {w}" for r in autoattack for w in r.warnings)]
+        flags = [*objections, *(f"{r.spec.threat.label}: {w}" for r in autoattack for w in r.warnings)]
         yield FailureIndicator(
             name="AutoAttack's own flags",
-            measured="; ".join(said) or f"none in {len(autoattack)} runs",
-            sound=not said,
+            measured="; ".join(flags) or f"none in {len(autoattack)} runs",
+            sound=not flags,
             explanation="AutoAttack's authors warn that its result may be too high for such a model; it needs an attack made "
             "for it.",
         )
@@ -261,7 +261,7 @@ def suite_indicators(
             "More steps should find what one step finds. Where they do not, the gradient away from the image is "
             "of no use to the attack.",
         )
-    left = {  # two starts of one PGD differ by up to 5 images in 100 on sound networks, so a small gap says nothing
+    left = {  # two starts of one PGD differ by up to 5 images in 100 on sound networks: a small gap means nothing
         p.spec.threat.label: (int((correct & ~p.broke).sum()), a.remaining[WHITE_BOX], min(a.remaining.values()))
         for p in pgd
         for a in autoattack
@@ -279,21 +279,21 @@ def suite_indicators(
 
 
 def _pairs(weaker: list[Ran], stronger: list[Ran]) -> list[tuple[Ran, Ran, int]]:
-    """A weaker attack, a stronger one whose ball holds the weaker one's, and how many images the weaker alone broke."""
+    """Pair weaker attacks with stronger ones in the same or a larger ball; count the images that the weaker alone broke."""
     pairs = [(w, s) for w in weaker for s in stronger if w.spec.norm == s.spec.norm and w.spec.eps <= s.spec.eps]
     return [(w, s, int((w.broke & ~s.broke).sum())) for w, s in pairs]
 
 
 def _missed(name: str, words: str, counts: dict[str, int], n: int, explanation: str) -> FailureIndicator:
-    """Unsound when a stronger attack left more images than the allowance that a weaker one broke, by the pair's name."""
+    """Warn where a weaker attack broke more images than the allowance that a stronger one left; `counts` by pair."""
     measured = ", ".join(f"{pair}: {count}" for pair, count in counts.items()) or "not measured"
     sound = all(count <= allowance(n) for count in counts.values())
     return FailureIndicator(name=name, measured=words + measured, sound=sound, explanation=explanation)
 
 
 def probes_find_nothing_new(ran: list[Ran], probed: np.ndarray, threat: ThreatModel) -> FailureIndicator | None:
-    """Unsound when a probe broke an image within `threat` that every attack of the suites in that ball left: `probed` (n,) is
-    True where the image is correct when clean and a probe broke it. No allowance: each such image is proof.
+    """Warn where a probe broke an image within `threat` that every attack of the suites left there. `probed` (n,): images
+    that are correct when clean and that a probe broke. No allowance: each such image is proof.
     """
     inside = [r.broke for r in ran if r.spec.norm == threat.norm and r.spec.eps <= threat.eps]
     if not inside:

@@ -53,8 +53,8 @@ def check_engine(engine: object) -> None:
 
 
 def radius(norm: Norm, eps: Any, images: torch.Tensor) -> float:
-    """Return a radius in pixels for images (n, c, h, w), from any real number, also numpy's and 0-d tensors, or from text such
-    as "8/255". Raise a BenchmarkError for anything else, bools too.
+    """Return a radius in pixels for images (n, c, h, w), from any real number, also numpy's and 0-d tensors, or from text
+    such as "8/255". Raise a BenchmarkError for anything else, bools too.
     """
     if getattr(eps, "ndim", 0):
         raise BenchmarkError(f"eps has shape {tuple(eps.shape)}; give one number from 0 on, in pixels of [0, 1]")
