@@ -69,7 +69,6 @@ def test_the_row_is_replayed_in_a_sandbox_and_its_board_says_it() -> None:
 
 @pytest.mark.parametrize("names", [[f"{FGSM}:success"], [f"{FGSM}:l2"], [f"{PGD}:margin"], None])
 def test_an_attacked_image_that_is_left_out_is_seen(names) -> None:
-    """In the evidence, or of a Record that counts fewer."""
     every = [n for n in pq.read_table(EVIDENCE).column_names if ":" in n or n.startswith(("probe ", "probed "))]
     for name in names or every:
         change_column(name, ATTACKED - 1, lambda _: None)
