@@ -174,9 +174,9 @@ box not checked: (low < 0) | (high > 1) => (low < 0) & (high > 1)
 [verify] tests/evaluation/replay/test_tampering.py -k raised
 a smaller radius will do: radius < radii[image] * (1 - SHORT) => radius < 0
 [reliability] tests/evaluation/test_indicators.py
-margin's gradients, threshold turned round: sound=norms.zeros <= allowed => sound=norms.zeros >= allowed
+margin's gradients, threshold turned round: words, norms.zeros <= allowed => words, norms.zeros >= allowed
 allowance ten times as large: ALLOWED_SHARE = 0.01 => ALLOWED_SHARE = 0.1
-last doubling, four allowances: <= 2 * allowed, => <= 4 * allowed,
+last doubling, four allowances: <= 2 * allowed => <= 4 * allowed
 [data] tests/data/test_prepare.py
 test and validation swapped: (train, validation, test) => (train, test, validation)
 labels of other images: Images(self.pixels[index], self.labels[index] => Images(self.pixels[index], self.labels[: len(index)]

@@ -12,7 +12,7 @@ from scipy.stats import fisher_exact
 from torch import nn
 
 from benchmark.attacks.prediction import MIN_ROWS, checked, logits, margins, padded
-from benchmark.evaluation.indicators import SAME, allowance
+from benchmark.evaluation.indicators import SAME, allowance, indicator
 from benchmark.evaluation.probes import RADIUS_STEPS, after_pgd
 from benchmark.records.reliability import FailureIndicator
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
@@ -109,14 +109,9 @@ def depends_on_asking(by_way: dict[str, torch.Tensor], row: str, is_open: bool) 
         if float(gap.max()) > largest:
             largest, worst = float(gap.max()), way
     where = f", most of all {worst}" if worst else ""
-    return FailureIndicator(
-        name="the same answer however asked",
-        measured=f"{int(differing.sum())} of {len(usual)} images get logits that differ by more than rounding in another "
-        f"order, in batches of other sizes, alone, beside a copy or with gradients; by {largest:.3g} at most{where}",
-        sound=not differing.any(),
-        explanation="The model's answer for an image depends on the other images, on the batch's size or on whether "
-        "gradients are taken. What attacks see is then not what is judged.",
-    )
+    words = f"{int(differing.sum())} of {len(usual)} images get logits that differ by more than rounding in another order, in"
+    words += f" batches of other sizes, alone, beside a copy or with gradients; by {largest:.3g} at most{where}"
+    return indicator("the same answer however asked", words, not differing.any())
 
 
 def knows_the_images(
@@ -142,16 +137,11 @@ def knows_the_images(
     pairs = [zip(x.split(batch_size), y.split(batch_size), strict=True) for x, y in (seen, unseen)]
     stand = [torch.cat([attacked(*pair)["margin"] > 0 for pair in batches]) for batches in pairs]
     robust = [right & stands for right, stands in zip(clean, stand, strict=True)]
+    words = f"noise of at most {NOISE:.2g} a pixel turns {lost} of {int(clean[0].sum())} images wrong"
     return [
         _compared("as good on unseen images", clean, "right when clean"),
         _compared("as robust on unseen images", robust, f"right after {RADIUS_STEPS} steps of PGD in {threat.label}"),
-        FailureIndicator(
-            name="the same answer nearby",
-            measured=f"noise of at most {NOISE:.2g} a pixel turns {lost} of {int(clean[0].sum())} images wrong",
-            sound=lost <= allowance(len(images)),
-            explanation="Less than half a step of an 8-bit pixel should change hardly any verdict. Where it does, the model "
-            "may know the images themselves rather than what they show.",
-        ),
+        indicator("the same answer nearby", words, lost <= allowance(len(images))),
     ]
 
 
@@ -163,10 +153,5 @@ def _compared(name: str, right: list[torch.Tensor], words: str) -> FailureIndica
         f"{len(part)} {kind}: {100 * float(part.double().mean()):.1f}%"
         for part, kind in zip(right, ("evaluation images", "others"), strict=True)
     )
-    return FailureIndicator(
-        name=name,
-        measured=f"{words}, of {shares}; chance gives such a gap with probability {chance:.2g}",
-        sound=chance >= CHANCE,
-        explanation="The model does better on the images that it is judged on than on others of the same test set: it may "
-        "have been fitted to them, or have them at hand.",
-    )
+    measured = f"{words}, of {shares}; chance gives such a gap with probability {chance:.2g}"
+    return indicator(name, measured, chance >= CHANCE)
