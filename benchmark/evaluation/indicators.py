@@ -47,8 +47,8 @@ EXPLANATIONS = {  # by indicator: what it means where it fails
     "nearly everything one class, what stands there stands because the attack fails, as it may in small balls.",
     "larger balls break more": "A larger ball holds the smaller one, so no more images can be robust in it. A rise is a "
     "failure of the attack, and the smaller ball may suffer from it too.",
-    "AutoAttack's own flags": "AutoAttack's authors warn that its result may be too high for such a model; it needs an attack "
-    "made for it.",
+    "AutoAttack's own flags": "AutoAttack's authors warn that its result may be too high for such a model; it needs an "
+    "attack made for it.",
     "white-box beats black-box": "Blind search finds what gradients do not lead to: gradients are masked, and more search "
     "would lower the accuracy further.",
     "AutoAttack beats the other attacks": "The strongest attack fails where a simple one succeeds, so it may fail on more. "
