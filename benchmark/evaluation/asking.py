@@ -135,8 +135,8 @@ def knows_the_images(
     lost = int((clean[0] & (margins(logits(model, changed, batch_size), labels) <= 0)).sum())
     attacked = after_pgd(model, seed, threat, "margin", RADIUS_STEPS)
     pairs = [zip(x.split(batch_size), y.split(batch_size), strict=True) for x, y in (seen, unseen)]
-    stand = [torch.cat([attacked(*pair)["margin"] > 0 for pair in batches]) for batches in pairs]
-    robust = [right & stands for right, stands in zip(clean, stand, strict=True)]
+    withstood = [torch.cat([attacked(*pair)["margin"] > 0 for pair in batches]) for batches in pairs]
+    robust = [right & after for right, after in zip(clean, withstood, strict=True)]
     words = f"noise of at most {NOISE:.2g} a pixel turns {lost} of {int(clean[0].sum())} images wrong"
     return [
         _compared("as good on unseen images", clean, "right when clean"),

@@ -116,7 +116,7 @@ def first_look(
         classes = own_model.check(model, images, labels)
         model = model if place.type == "cpu" else fitting(model, images[:batch_size], report)
         predictions = predict(model, images, labels, batch_size)
-        warnings = own_model.doubts(predictions.correct, classes)
+        warnings = own_model.chance_warnings(predictions.correct, classes)
         warnings += autoattack_flags(model, images[:batch_size].clone(), labels[:batch_size])
         warnings += own_model.odd_gradients(model, images, labels, batch_size)
     return model, predictions, warnings
@@ -134,10 +134,10 @@ def calls(model: nn.Module, inputs: torch.Tensor, batch_size: int) -> tuple[int 
 
 
 @contextmanager
-def reporting(wanted: bool | None) -> Iterator[Report]:
+def reporting(progress: bool | None) -> Iterator[Report]:
     """Show on stderr what is running: a progress line on a terminal, a new line each time elsewhere."""
     terminal = sys.stderr is not None and sys.stderr.isatty()
-    if not (terminal if wanted is None else wanted):
+    if not (terminal if progress is None else progress):
         yield lambda _: None
         return
     console = Console(stderr=True, soft_wrap=True)

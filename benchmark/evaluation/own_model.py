@@ -180,7 +180,7 @@ def _check_mixing(model: nn.Module, images: torch.Tensor) -> None:
         )
 
 
-def doubts(clean: torch.Tensor, classes: int) -> list[str]:
+def chance_warnings(clean: torch.Tensor, classes: int) -> list[str]:
     """Return a warning where clean predictions, right (n,) bool, are no better than chance."""
     right, n = int(clean.sum()), len(clean)
     if n < 16 or binomtest(right, n, 1 / classes, alternative="greater").pvalue <= 0.01:
@@ -215,7 +215,7 @@ def after_attack(model: FiniteGradients, robust: torch.Tensor, again: torch.Tens
     if share > BLIND and int(robust.sum()) > BLIND * len(robust):
         raise BenchmarkError(
             f"the model's input gradient is not finite (NaN or infinity) at {share:.0%} of the points that the attack asked "
-            "about; AutoAttack cannot judge it"
+            "about; AutoAttack cannot evaluate it"
         )
     words = [f"{model.odd} of {model.asked} gradients that the attack met were not finite"] if model.odd else []
     if other := int((again != robust).sum()):

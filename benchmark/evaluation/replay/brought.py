@@ -52,7 +52,7 @@ def judge_of(record: Record, row: Row, device: torch.device) -> Iterator[Evaluat
     in the working directory is not the Record's.
     """
     if reason := other_row(record, row):
-        raise BenchmarkError(f"{record.row}: {reason}; nothing can be judged by it")
+        raise BenchmarkError(f"{record.row}: {reason}; no images can be evaluated with it")
     with opened(record, row, device, Findings(record.row), own=False, exact=False) as (stored, evaluator):
         if evaluator is None:
             lacking = [name for name, there in (("weights", stored.weights), ("data", stored.images)) if not there]

@@ -179,9 +179,9 @@ def _gate(findings: Findings, gate: Callable[[], None]) -> None:
         findings.contradict(str(error).removeprefix(f"{findings.row}: ").partition("; ")[0])
 
 
-def _same(one: Proportion, other: Proportion) -> bool:
-    near = all(abs(getattr(one, end) - getattr(other, end)) <= SAME_SHARE for end in ("value", "low", "high"))
-    return near and (one.count, one.n) == (other.count, other.n)
+def _same(first: Proportion, second: Proportion) -> bool:
+    near = all(abs(getattr(first, end) - getattr(second, end)) <= SAME_SHARE for end in ("value", "low", "high"))
+    return near and (first.count, first.n) == (second.count, second.n)
 
 
 def _words(share: Proportion | None) -> str:
