@@ -174,9 +174,9 @@ box not checked: (low < 0) | (high > 1) => (low < 0) & (high > 1)
 [verify] tests/evaluation/replay/test_tampering.py -k raised
 a smaller radius will do: radius < radii[image] * (1 - SHORT) => radius < 0
 [reliability] tests/evaluation/test_indicators.py
-margin's gradients, threshold turned round: sound=norms.zeros <= allowed => sound=norms.zeros >= allowed
+margin's gradients, threshold turned round: words, norms.zeros <= allowed => words, norms.zeros >= allowed
 allowance ten times as large: ALLOWED_SHARE = 0.01 => ALLOWED_SHARE = 0.1
-last doubling, four allowances: <= 2 * allowed, => <= 4 * allowed,
+last doubling, four allowances: <= 2 * allowed => <= 4 * allowed
 [data] tests/data/test_prepare.py
 test and validation swapped: (train, validation, test) => (train, test, validation)
 labels of other images: Images(self.pixels[index], self.labels[index] => Images(self.pixels[index], self.labels[: len(index)]
@@ -185,7 +185,7 @@ validation images in the training split: train, validation = _hold_out => _, val
 ties may be certified: if not (radii == 0).all() => if not (radii >= 0).all()
 plants, radius beyond the counterexample: if not radius < plant.distance => if not radius < 100 * plant.distance
 [evaluate] tests/evaluation/test_evaluate.py
-undecided images are robust: (robust & known).cpu() => robust.cpu()
+undecided images are robust: (robust & decided_all).cpu() => robust.cpu()
 gate, radius beyond an attack: (broken & reached).any() => (broken & ~reached).all()
 [evaluate] tests/evaluation/test_asked_again.py
 asked again, rounding 100 times as large: ROUNDING.get(before.dtype, 0.0) * => 100 * ROUNDING.get(before.dtype, 0.0) *

@@ -1,22 +1,20 @@
-"""Checks of a model that runs as its author wrote it: its answers may depend on the question alone.
+"""Check that a model run as its author wrote it is a function: an answer may depend on the question alone.
 
-A model that remembers the clean images it is shown could answer the attacks' images near them by heart. So some of what it
-was asked, chosen afterwards, is asked again in a process that has seen nothing, in other company and another order
-(`check_answers`). And images that withstood every attack are attacked once more in a process that is never shown them clean
-(`broken_afresh`). A network rebuilt from known layers is a function, and needs neither.
+A model that remembers the clean images could answer an attack's images near them by heart. So some of its questions, chosen
+afterwards, are asked again in a fresh process, in other company and another order (`check_answers`). Images that withstood
+every attack are attacked again in a process that never sees them clean (`broken_afresh`). A network rebuilt from this
+benchmark's layers is a function and needs neither.
 
-Clopper and Pearson's bound on a smoothed model takes independent votes. A model could know the track's seed and so the
-noise to come. So other processes with the same model, which have seen nothing of the voting, are asked about new copies,
-whose noise comes from the operating system's randomness (`check_radii`).
+Clopper and Pearson's bound on a smoothed model needs independent votes. A model could know the track's seed, and so the noise
+to come. So fresh processes are asked about new copies, with noise from the operating system's randomness (`check_radii`).
 
-Whoever knows the noise of the votes knows the images behind them, and could, with a memory, answer new copies as it did
-those; and from several copies of one image it could tell which belong together. So each of k processes is asked nothing
-else, and for one copy an image. Let the n images' radii be r_i. If they hold, a copy of image i falls on the certified class
-with probability at least p_i = Phi(r_i / sigma). So each image's hits are few with at most the binomial's probability. Those
-of all images together are at most a share q of the k n copies, q below the mean p of the p_i, with probability at most
+Guarantee of `check_radii`. Each of k processes sees one copy of each image and nothing else, so that it cannot recognise an
+image by several copies. Let the n images' radii be r_i. If they hold, a copy of image i gets the certified class with
+probability at least p_i = Phi(r_i / sigma). An image's hits are few with at most the binomial's probability. Those of all
+images are at most a share q of the k n copies, q below the mean p of the p_i, with probability at most
 exp(-k n (q ln(q / p) + (1 - q) ln((1 - q) / (1 - p)))) (Hoeffding 1963, theorem 1, which needs no equal p_i).
 
-The new noise differs from run to run so that no model can know it; what a run writes does not.
+The new noise differs from run to run, so that no model can know it; what a run writes does not.
 """
 
 from __future__ import annotations
@@ -39,29 +37,29 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.model import Call, SandboxedModel
 from benchmark.specs.threat import ThreatModel
 
-# how far two answers to one question may be apart by rounding, of one more than the largest logit
+# by which rounding may change an answer, relative to 1 + the largest logit
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-FEW = 0.01  # of the answers, and two at least: so many may get another class by rounding
-CHANCE = 1e-6  # of refusing votes that are sound, by the new noise
-STEPS, STEP = 20, 0.1  # of the attack afresh, and its step in radii
+FEW = 0.01  # share of the answers, at least two, that may get another class by rounding
+CHANCE = 1e-6  # probability, over the new noise, of refusing sound votes
+STEPS, STEP = 20, 0.1  # of the new attack, and its step in radii
 
 
 def check_answers(
     again: nn.Module, calls: Sequence[Call], images: torch.Tensor, *, count: int, row: str, is_open: bool
 ) -> torch.Tensor:
-    """Ask again about `count` images of what a model was asked in some calls; fewer where it was asked about fewer.
+    """Ask again about `count` of the images in the calls of a model, or about all where they are fewer.
 
     Args:
-        calls: the last one first, of which all images are asked about again, up to `count`.
+        calls: the last one first; all of its images, up to `count`, are asked about again.
         again: the same model in a process that has been asked nothing, or nothing about clean images.
         images: (n, c, h, w), the clean evaluation images.
 
     Returns:
-        (n,) bool: images about which, or about points nearest to which, a model of the open division answers otherwise. As
-        it draws noise, the same calls are made again with the same noise.
+        (n,) bool: images near which a model of the open division gives another answer. As it draws noise, the same calls are
+        made again with the same noise.
 
     Raises:
-        BenchmarkError: a model of the closed division answers otherwise by more than rounding.
+        BenchmarkError: an answer of a model of the closed division differs by more than rounding.
     """
     lost = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     if not is_open:
@@ -70,12 +68,12 @@ def check_answers(
                 f"{row}: its logits have another number of classes from call to call; give each image all"
             )
         questions, before = (torch.cat(parts) for parts in zip(*[call[:2] for call in calls], strict=True))
-        generator = torch.Generator().manual_seed(secrets.randbits(63))  # which no model knows
-        last = torch.arange(min(count, len(calls[0][0])))  # of the last call, which decided
+        generator = torch.Generator().manual_seed(secrets.randbits(63))  # unknown to the model
+        last = torch.arange(min(count, len(calls[0][0])))  # of the last call, which decides
         rest = len(last) + torch.randperm(len(questions) - len(last), generator=generator)
         chosen = torch.cat([last, rest[: count - len(last)]])
         chosen = chosen[torch.randperm(len(chosen), generator=generator)]
-        # clean images last: a model that remembers them would answer the others alike after them
+        # clean images last: a model that waits for one would then lie about the others again
         chosen = chosen[torch.argsort(_among(questions[chosen], images), stable=True)]
         compare(before[chosen], logits(again, questions[chosen].to(images.device), MIN_ROWS).cpu(), row)
         return lost
@@ -92,7 +90,7 @@ def broken_afresh(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, index: torch.Tensor, threat: ThreatModel, *,
     seed: int, batch_size: int, is_open: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Attack the images `index` by PGD from random points of the ball; their clean versions are not asked about.
+    """Attack the images `index` by PGD from random points of the ball, without a question about their clean versions.
 
     Args:
         model: in a process that has been asked nothing.
@@ -100,7 +98,7 @@ def broken_afresh(
         index: (m,), of the images that are still classified correctly.
 
     Returns:
-        What it broke: indices (k,) of the images, what they became (k, c, h, w), and the logits (k, classes) of these.
+        The broken images: indices (k,), adversarial versions (k, c, h, w), and their logits (k, classes).
     """
     parts = []
     with torch.random.fork_rng([images.device] if images.device.type == "cuda" else []):
@@ -131,22 +129,23 @@ def compare(before: torch.Tensor, after: torch.Tensor, row: str) -> None:
 
 
 def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """(k,) bool: answers that differ by more than rounding; and all that get another class, where these are more than a few:
-    an offset common to all logits makes rounding large enough to hide in.
+    """Return (k,) bool: answers that differ by more than rounding. More than a few other classes count too, since an offset
+    common to all logits makes rounding large enough to hide in.
     """
     if before.shape != after.shape:
         return torch.ones(len(before), dtype=torch.bool)
     gap = (before.double() - after.double()).abs().amax(1)
     allowed = ROUNDING.get(before.dtype, 0.0) * (1 + before.double().abs().amax(1))
-    alike = (gap <= allowed) & allowed.isfinite()  # of no number that is not finite
+    alike = (gap <= allowed) & allowed.isfinite()
     apart = ~(alike | (before.double() == after.double()).all(1))
     turned = before.argmax(1) != after.argmax(1)
     return apart | turned if turned.sum() > max(2, FEW * len(before)) else apart
 
 
 def _among(questions: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-    known = {image.numpy().tobytes() for image in images.cpu()}
-    return torch.tensor([question.numpy().tobytes() in known for question in questions], dtype=torch.uint8)
+    """Return 1 for questions (k, c, h, w) that are among the images, else 0."""
+    clean = {image.numpy().tobytes() for image in images.cpu()}
+    return torch.tensor([question.numpy().tobytes() in clean for question in questions], dtype=torch.uint8)
 
 
 def check_radii(
@@ -159,11 +158,11 @@ def check_radii(
     batch_size: int,
     row: str,
 ) -> None:
-    """Compare the radii (n,) and classes (n,) of images (n, c, h, w) with votes under noise that nobody knew. Raise a
-    BenchmarkError where it hits the certified classes too rarely.
+    """Compare the radii (n,) and classes (n,) of images (n, c, h, w) with votes under new noise. Raise a BenchmarkError where
+    too few votes are for the certified classes.
 
     Args:
-        spares: the same model, each in a process of its own that has been asked nothing; entered one after another.
+        spares: the same model in fresh processes, entered one after another.
     """
     certified = radii > 0
     if not certified.any():
@@ -181,7 +180,7 @@ def check_radii(
 
 
 def _as_often(hits: torch.Tensor, copies: int, promised: torch.Tensor, row: str) -> None:
-    """Hits (n,) of so many copies of each; `promised` (n,): the least probability of a hit that its radius stands for."""
+    """Raise a BenchmarkError where hits (n,) of so many copies are too few for `promised` (n,), the least probabilities."""
     counts, least = hits.numpy(), promised.numpy()
     asked = copies * len(counts)
     of_one = np.minimum(1, 2 * len(counts) * stats.binom.cdf(counts, copies, least))

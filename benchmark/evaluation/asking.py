@@ -1,8 +1,8 @@
-"""Does a verdict depend on how the judge asks? The same images in other ways, and images that nobody has seen.
+"""Check that verdicts do not depend on how the model is asked: the same images in other ways, and unseen images.
 
-A model that knows the evaluation images, or notices when it is judged, answers them well and others badly, or differently
-with gradients than without. The images that nobody has seen are test images outside the evaluation's, and the evaluation's
-own with a little noise: a table of the evaluation images has no entry for either.
+A model that knows the evaluation images, or notices that it is evaluated, may answer them better than others, or differently
+with gradients than without. Unseen images are test images outside the evaluation, and evaluation images with a little noise:
+a table of the evaluation images has no entry for either.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from scipy.stats import fisher_exact
 from torch import nn
 
 from benchmark.attacks.prediction import MIN_ROWS, checked, logits, margins, padded
-from benchmark.evaluation.indicators import SAME, allowance
+from benchmark.evaluation.indicators import SAME, allowance, indicator
 from benchmark.evaluation.probes import RADIUS_STEPS, after_pgd
 from benchmark.records.reliability import FailureIndicator
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
@@ -21,12 +21,12 @@ from benchmark.specs.threat import ThreatModel
 ALONE = 200  # images, at most, that are asked one by one
 SIZES = 100  # of batches, at most, that are asked between the smallest and the usual one
 NOISE = 1 / 510  # half a step of 8-bit pixels
-CHANCE = 1e-3  # below which a difference between two sets of images is not laid to chance
+CHANCE = 1e-3  # probability below which a difference between two sets of images counts as real
 
 
 @torch.no_grad()
 def answers(model: nn.Module, images: torch.Tensor, batch_size: int, seed: int) -> dict[str, torch.Tensor]:
-    """Logits (n, classes) of the evaluation images by how they were asked; NaN where an image was not asked that way."""
+    """Return logits (n, classes) of the evaluation images by the way of asking; NaN where an image was not asked that way."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(images), generator=generator).to(images.device)
     back = torch.argsort(order)
@@ -47,7 +47,7 @@ def answers(model: nn.Module, images: torch.Tensor, batch_size: int, seed: int) 
 def _in_other_sizes(
     model: nn.Module, usual: torch.Tensor, images: torch.Tensor, batch_size: int, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Of each image the answer that is furthest from the usual one, over batches of any size, as attacks ask in."""
+    """Return each image's answer that is furthest from the usual one, over batches of many sizes, as attacks use."""
     between = torch.arange(MIN_ROWS + 1, max(MIN_ROWS + 1, batch_size))
     chosen = between[torch.randperm(len(between), generator=generator)[:SIZES]].tolist()
     starts = torch.randint(len(images), (2, len(chosen)), generator=generator).tolist()
@@ -55,11 +55,11 @@ def _in_other_sizes(
         way: usual.clone() for way in ("in a batch of another size", "in a batch of another size, with gradients")
     }
     for size, *start in zip(chosen, *starts, strict=True):
-        one, other = ((torch.arange(size) + first) % len(images) for first in start)
-        bare = logits(model, images[one.to(images.device)], size)
-        with_gradients = _with_gradients(model, usual[other], images, [other])
-        for kept, rows, answers in zip(furthest.values(), (one, other), (bare, with_gradients), strict=True):
-            for row, answer in zip(rows.tolist(), answers, strict=True):  # NaN is no answer
+        batches = [(torch.arange(size) + first) % len(images) for first in start]
+        without = logits(model, images[batches[0].to(images.device)], size)
+        with_gradients = _with_gradients(model, usual[batches[1]], images, batches[1:])
+        for kept, rows, answers in zip(furthest.values(), batches, (without, with_gradients), strict=True):
+            for row, answer in zip(rows.tolist(), answers, strict=True):  # NaN compares as False
                 if (answer - usual[row]).abs().max() > (kept[row] - usual[row]).abs().max():
                     kept[row] = answer
     return furthest
@@ -68,7 +68,7 @@ def _in_other_sizes(
 def _with_gradients(
     model: nn.Module, usual: torch.Tensor, images: torch.Tensor, batches: list[torch.Tensor]
 ) -> torch.Tensor:
-    """Of batches of rows of the images, one after another; NaN, like `usual`, where torch refuses to take any."""
+    """Return the logits of batches of rows, computed with gradients; NaN, shaped as `usual`, where torch cannot take any."""
     parts = []
     try:
         with torch.enable_grad():
@@ -82,21 +82,21 @@ def _with_gradients(
     return torch.cat(parts)
 
 
-def depends_on_asking(found: dict[str, torch.Tensor], row: str, is_open: bool) -> FailureIndicator:
-    """Fails where an image gets other logits, by more than rounding, for being asked otherwise.
+def depends_on_asking(by_way: dict[str, torch.Tensor], row: str, is_open: bool) -> FailureIndicator:
+    """Return whether an image gets logits that differ by more than rounding in another way of asking.
 
     Raises:
-        BenchmarkError: a model of the closed division gives an image another class that way, which contradicts its verdict.
+        BenchmarkError: a model of the closed division gives an image another class in such a way.
     """
-    usual = found["in its batch"]
+    usual = by_way["in its batch"]
     scale = SAME * (1 + usual.abs().amax(1))
     worst, largest = "", 0.0
     differing = torch.zeros(len(usual), dtype=torch.bool, device=usual.device)
-    for way, other in found.items():
+    for way, other in by_way.items():
         asked = ~other.isnan().any(1)
         gap = torch.where(asked, (other - usual).abs().amax(1), 0.0)
         turned = asked & (other.argmax(1) != usual.argmax(1))
-        # rounding turns next to none: an offset common to all logits, in whose rounding any lie would hide, helps nobody
+        # rounding turns few images, so more count even where an offset common to all logits makes rounding large
         flipped = turned if turned.sum() > allowance(len(usual)) else turned & (gap > scale)
         if flipped.any() and not is_open:
             image = int(flipped.nonzero()[0])
@@ -109,14 +109,9 @@ def depends_on_asking(found: dict[str, torch.Tensor], row: str, is_open: bool) -
         if float(gap.max()) > largest:
             largest, worst = float(gap.max()), way
     where = f", most of all {worst}" if worst else ""
-    return FailureIndicator(
-        name="the same answer however asked",
-        measured=f"{int(differing.sum())} of {len(usual)} images get logits that differ by more than rounding in another "
-        f"order, in batches of other sizes, alone, beside a copy or with gradients; by {largest:.3g} at most{where}",
-        sound=not differing.any(),
-        explanation="The model's answer for an image depends on the other images, on the batch's size or on whether "
-        "gradients are taken. What attacks see is then not what is judged.",
-    )
+    words = f"{int(differing.sum())} of {len(usual)} images get logits that differ by more than rounding in another order, in"
+    words += f" batches of other sizes, alone, beside a copy or with gradients; by {largest:.3g} at most{where}"
+    return indicator("the same answer however asked", words, not differing.any())
 
 
 def knows_the_images(
@@ -128,10 +123,10 @@ def knows_the_images(
     batch_size: int,
     seed: int,
 ) -> list[FailureIndicator]:
-    """Whether the model does better on the evaluation images than on others like them, clean and under PGD in `threat`.
+    """Return whether the model does better on evaluation images than on others like them, clean and under PGD in `threat`.
 
     Args:
-        seen: the evaluation images (n, c, h, w) and labels (n,); unseen: those of test images that no row is judged on.
+        seen: the evaluation images (n, c, h, w) and labels (n,); unseen: test images outside the evaluation, and labels.
     """
     images, labels = seen
     clean = [margins(logits(model, x, batch_size), y) > 0 for x, y in (seen, unseen)]
@@ -140,33 +135,23 @@ def knows_the_images(
     lost = int((clean[0] & (margins(logits(model, changed, batch_size), labels) <= 0)).sum())
     attacked = after_pgd(model, seed, threat, "margin", RADIUS_STEPS)
     pairs = [zip(x.split(batch_size), y.split(batch_size), strict=True) for x, y in (seen, unseen)]
-    stand = [torch.cat([attacked(*pair)["margin"] > 0 for pair in batches]) for batches in pairs]
-    robust = [right & stands for right, stands in zip(clean, stand, strict=True)]
+    withstood = [torch.cat([attacked(*pair)["margin"] > 0 for pair in batches]) for batches in pairs]
+    robust = [right & after for right, after in zip(clean, withstood, strict=True)]
+    words = f"noise of at most {NOISE:.2g} a pixel turns {lost} of {int(clean[0].sum())} images wrong"
     return [
         _compared("as good on unseen images", clean, "right when clean"),
         _compared("as robust on unseen images", robust, f"right after {RADIUS_STEPS} steps of PGD in {threat.label}"),
-        FailureIndicator(
-            name="the same answer nearby",
-            measured=f"noise of at most {NOISE:.2g} a pixel turns {lost} of {int(clean[0].sum())} images wrong",
-            sound=lost <= allowance(len(images)),
-            explanation="Less than half a step of an 8-bit pixel should change hardly any verdict. Where it does, the model "
-            "may know the images themselves rather than what they show.",
-        ),
+        indicator("the same answer nearby", words, lost <= allowance(len(images))),
     ]
 
 
 def _compared(name: str, right: list[torch.Tensor], words: str) -> FailureIndicator:
-    """Fisher's exact test, one-sided: would this many more of the evaluation images be right by chance?"""
+    """Apply Fisher's exact test, one-sided: could so many more of the evaluation images be right by chance?"""
     counts = [[int(part.sum()), int((~part).sum())] for part in right]
     chance = float(fisher_exact(counts, alternative="greater").pvalue)
     shares = " and of ".join(
         f"{len(part)} {kind}: {100 * float(part.double().mean()):.1f}%"
         for part, kind in zip(right, ("evaluation images", "others"), strict=True)
     )
-    return FailureIndicator(
-        name=name,
-        measured=f"{words}, of {shares}; chance gives such a gap with probability {chance:.2g}",
-        sound=chance >= CHANCE,
-        explanation="The model does better on the images that it is judged on than on others of the same test set: it may "
-        "have been fitted to them, or have them at hand.",
-    )
+    measured = f"{words}, of {shares}; chance gives such a gap with probability {chance:.2g}"
+    return indicator(name, measured, chance >= CHANCE)

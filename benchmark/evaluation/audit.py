@@ -1,9 +1,10 @@
-"""The audit: tries to break a row's certificates. It attacks certified balls, ascends against the bounds of single layers
-(audit_layers.py), and certifies copies of the network whose largest sound radius is known: ties and planted counterexamples.
+"""The audit tries to break a row's certificates. It attacks certified balls and ascends against the bounds of single layers
+(audit_layers.py). It also certifies copies of the network whose largest sound radius is known: ties and planted
+counterexamples.
 
 In a copy only the head's rows and biases change, so everything before it is the row's own network. A tie has radius 0. A
-plant is an image x' found by ascent whose margin over one rival is lower by f than the clean image's. The rival's bias is
-then set so that the clean image has a margin slightly below f, and the other rivals are too far away to matter: x' is
+plant is an image x', found by ascent, whose margin over one rival is lower by f than the clean image's. The rival's bias is
+set so that the clean image's margin is slightly below f, and the other rivals' so that they do not matter. Then x' is
 misclassified, and a certificate whose radius reaches x' is wrong.
 """
 
@@ -28,13 +29,13 @@ from benchmark.specs.threat import ThreatModel
 Report = Callable[[str], None]
 Certify = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]  # model, images and labels to radii
 CHUNK = 8  # images whose layers are audited at a time
-DESCENDED = 256  # images that go through the network at once
-RIVALS = 9  # the nearest rivals whose margins are descended, as many as AutoAttack has targets
+DESCENDED = 256  # images in a pass of the network
+RIVALS = 9  # nearest rivals whose margins are descended, as many as AutoAttack has targets
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to try. PGD attacks every certified image; the costlier parts take `sample` of them."""
+    """The effort of an audit. PGD attacks every certified image; the costlier parts take `sample` of them."""
 
     sample: int | None = 8  # None: all
     restarts: int = 4
@@ -49,47 +50,45 @@ DEFAULT = Plan()
 
 
 def deep(restarts: int, seed: int) -> Plan:
-    """What `rvb audit` does: every part on all images certified."""
+    """Return the plan of `rvb audit`: every part on all certified images."""
     effort = Effort(radii=(0.001, 0.01, 0.1, 1.0, 10.0), starts=8, steps=30)
     return Plan(None, restarts, 50, ("apgd-ce", "apgd-t"), effort, 3, seed)
 
 
+@dataclass(eq=False)
 class Audit:
-    """Tries to break the certified l2 `radii` (n,) of `images` (n, c, h, w), and the certificate that gave them.
+    """Try to break the certified l2 `radii` (n,) of `images` (n, c, h, w), and the certificate that gave them.
 
-    The balls are attacked at the certified radius itself, evaluated in float32 and in float64: the track's attacks use a few
-    fixed radii, at which a certificate that is a little too large would not be noticed.
+    Balls are attacked at the certified radius itself, in float32 and float64. The track's attacks use a few fixed radii, at
+    which a certificate that is slightly too large would not be noticed.
 
     Args:
-        first: the number of the first of these images in the data set, by which a failure names them.
-        report: is told what is running.
+        first: the index of the first image in the data set, for error messages.
+        report: is called with what is running.
 
     Raises:
-        BenchmarkError: of each method: the first failure, with what failed, the image, the radius and the margins.
+        BenchmarkError: by each method, at the first failure, with the image, the radius and the margins.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        radii: torch.Tensor,
-        row: str,
-        first: int = 0,
-        plan: Plan = DEFAULT,
-        report: Report = lambda _: None,
-    ) -> None:
-        self.model, self.images, self.labels, self.radii = model, images, labels, radii
-        self.row, self.first, self.plan, self.report = row, first, plan, report
-        self.network = float64_copy(model)
-        self.certified = (radii > 0).nonzero()[:, 0]
+    model: nn.Module
+    images: torch.Tensor
+    labels: torch.Tensor
+    radii: torch.Tensor
+    row: str
+    first: int = 0
+    plan: Plan = DEFAULT
+    report: Report = lambda _: None
+
+    def __post_init__(self) -> None:
+        self.network = float64_copy(self.model)
+        self.certified = (self.radii > 0).nonzero()[:, 0]
 
     def run(self, certify: Certify, batch_size: int) -> AuditResult:
-        """Run every part; `summary` describes `certify`."""
+        """Run every part; see `summary` for `certify`."""
         return self.summary(certify, int(self.attack_balls(batch_size).sum()))
 
     def attack_balls(self, batch_size: int) -> torch.Tensor:
-        """Attack every certified image; return whether float32 and float64 verdicts differ, (n,). May be done in batches."""
+        """Attack every certified image; return whether float32 and float64 verdicts differ, (n,)."""
         certified, plan = self.certified, self.plan
         self.report("comparing float32 with float64 verdicts")
         differ = self.disagreements(batch_size)
@@ -103,8 +102,8 @@ class Audit:
         return differ
 
     def disagreements(self, batch_size: int) -> torch.Tensor:
-        """Return which images (n,) have different verdicts in float32 and, image by image, in float64. None of them may be
-        certified, and no certified image wrong or tied in float64.
+        """Return which images (n,) have different verdicts in float32 and, image by image, in float64. None may be certified,
+        nor may a certified image be wrong or tied in float64.
         """
         single = predict(self.model, self.images, self.labels, batch_size).margin.double()
         with torch.no_grad():
@@ -122,13 +121,13 @@ class Audit:
         return differ
 
     def _repeated(self, image: int, count: int) -> tuple[torch.Tensor, torch.Tensor, ThreatModel]:
-        """Copies of an image, its label, and its certified ball."""
+        """Return copies of an image, its labels, and its certified ball."""
         threat = ThreatModel(norm="L2", eps=float(self.radii[image]))
         return self.images[image].repeat(count, 1, 1, 1), self.labels[image].repeat(count), threat
 
     def refute(self, image: int, adversarial: torch.Tensor, attack: str) -> None:
-        """Evaluate the images (k, c, h, w), in any precision, that an attack found in the ball of one image: none may be an
-        adversarial example, for the float32 network or its float64 copy.
+        """Raise unless the images (k, c, h, w), in any precision, that an attack found in an image's ball are classified
+        correctly by the float32 network and its float64 copy.
         """
         start, label, threat = self._repeated(image, len(adversarial))
         inside = into_ball(adversarial, start, threat, attack)
@@ -143,17 +142,17 @@ class Audit:
             )
 
     def pgd(self, image: int, restarts: int, seed: int, steps: int) -> None:
-        """`restarts` runs of PGD on the cross-entropy."""
+        """Run PGD on the cross-entropy `restarts` times."""
         start, label, threat = self._repeated(image, restarts)
-        found = pgd.attack(self.model, start, label, threat, seed=seed, steps=steps, step_size=threat.eps / 5)
-        self.refute(image, found, "pgd at the certified radius")
+        adversarial = pgd.attack(self.model, start, label, threat, seed=seed, steps=steps, step_size=threat.eps / 5)
+        self.refute(image, adversarial, "pgd at the certified radius")
 
     def apgd(self, image: int, restarts: int, seed: int, components: tuple[str, ...]) -> None:
-        """`restarts` runs of each APGD of AutoAttack (100 steps)."""
+        """Run each APGD of AutoAttack (100 steps) `restarts` times."""
         start, label, threat = self._repeated(image, restarts)
         for component in components:
-            found = autoattack.attack(self.model, start, label, threat, seed=seed, component=component)
-            self.refute(image, found, f"{component} at the certified radius")
+            adversarial = autoattack.attack(self.model, start, label, threat, seed=seed, component=component)
+            self.refute(image, adversarial, f"{component} at the certified radius")
 
     def descend(self, images: torch.Tensor, seed: int, steps: int) -> None:
         """Descend the float64 margin over each of the nearest rivals of each of `images` (k,)."""
@@ -162,21 +161,20 @@ class Audit:
         count = min(RIVALS, others.shape[1] - 1)
         rivals, every = others.topk(count, dim=1).indices.flatten(), images.repeat_interleave(count)
         x, y, radii = self.images[every].double(), self.labels[every], self.radii[every]
-        _, found = lower_margins(self.network, x, y, rivals, radii, steps=steps, seed=seed)
-        for image, tried in zip(images.tolist(), found.split(count), strict=True):
-            self.refute(image, tried, "margin descent at the certified radius")
+        _, lowest = lower_margins(self.network, x, y, rivals, radii, steps=steps, seed=seed)
+        for image, adversarial in zip(images.tolist(), lowest.split(count), strict=True):
+            self.refute(image, adversarial, "margin descent at the certified radius")
 
     def summary(self, certify: Certify, disagreements: int) -> AuditResult:
-        """Run the parts that take a sample of all the images; return what was tried in all.
+        """Run the parts that take a sample of the images; return the counts of the whole audit.
 
         Args:
             certify: (model, images, labels) to radii, as the row's certificate with its parameters.
             disagreements: between float32 and float64 verdicts.
         """
         model, certified, plan = self.model, self.certified, self.plan
-        sample = spread(
-            certified if len(certified) else torch.arange(len(self.images), device=self.radii.device), plan.sample
-        )
+        audited = certified if len(certified) else torch.arange(len(self.images), device=self.radii.device)
+        sample = spread(audited, plan.sample)
         with torch.no_grad():
             classes = model(self.images[:1]).shape[1]
         components = plan.components if classes >= 4 else ()  # AutoAttack's losses need four
@@ -216,7 +214,7 @@ class Audit:
 
     def _planted(self, sample: torch.Tensor, certify: Certify, classes: int) -> tuple[int, float]:
         """Plant counterexamples for the images `sample`; return how many, and the largest ratio of radius to distance. Rivals
-        take turns, so that a certificate that ignores a class is found out, and so do radii around the median.
+        take turns, which reveals a certificate that ignores a class; so do radii around the median.
         """
         which = sample.repeat(self.plan.planted)
         turn = torch.arange(len(which), device=sample.device)
@@ -230,7 +228,7 @@ class Audit:
 
 
 def spread(index: torch.Tensor, count: int | None) -> torch.Tensor:
-    """`count` of the indices, evenly spread; all for None."""
+    """Return `count` of the indices, evenly spread; all for None."""
     if count is None or count >= len(index):
         return index
     return index[torch.linspace(0, len(index) - 1, count).long().to(index.device)]
@@ -253,7 +251,7 @@ def lower_margins(
     Args:
         network: in float64.
         images: (n, c, h, w) float64 in [0, 1]; labels, rivals and radii (n,).
-        box: whether to stay in [0, 1]; if not, the result only refutes certificates that hold outside [0, 1] too.
+        box: stay in [0, 1]. Otherwise the result refutes only certificates that hold outside [0, 1] too.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -279,19 +277,19 @@ def lower_margins(
 
 
 def has_head(model: nn.Module) -> bool:
-    """Whether the last layer is a linear head with a bias, as ties and plants need."""
+    """Return whether the last layer is a linear head with a bias, as ties and plants need."""
     head = model[-1] if isinstance(model, nn.Sequential) and len(model) else None
     return isinstance(head, NormalisedHead) or (isinstance(head, nn.Linear) and head.bias is not None)
 
 
 def _head(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows and biases as stored."""
+    """Return the head's rows and biases as stored."""
     head = model[-1]  # type: ignore[index]
     return (head.raw if isinstance(head, NormalisedHead) else head.weight).data, head.bias.data
 
 
 def tied(model: nn.Module, label: int, rival: int) -> nn.Module:
-    """A copy whose logit of `rival` is that of `label`, for every image."""
+    """Return a copy whose logit of `rival` is that of `label`, for every image."""
     model = copy.deepcopy(model)
     for part in _head(model):
         part[rival] = part[label]
@@ -299,14 +297,14 @@ def tied(model: nn.Module, label: int, rival: int) -> nn.Module:
 
 
 def audit_ties(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, certify: Certify, row: str) -> int:
-    """Certify images under a tie of their label with the class before it, and with the one after it; return how many were
-    tried. Raise a BenchmarkError where a tied image got a radius above 0.
+    """Certify images under ties of their label with the classes before and after it; return the number of trials. Raise a
+    BenchmarkError where a tied image gets a radius above 0.
     """
     classes, tried = len(_head(model)[1]), 0
     for label in labels.unique().tolist():
-        mine = labels == label
+        same = labels == label
         for rival in {(label - 1) % classes, (label + 1) % classes}:
-            radii = certify(tied(model, label, rival), images[mine], labels[mine])
+            radii = certify(tied(model, label, rival), images[same], labels[same])
             tried += len(radii)
             if not (radii == 0).all():
                 raise BenchmarkError(
@@ -337,17 +335,17 @@ def plants(
     steps: int,
     seed: int,
 ) -> list[Plant]:
-    """One plant for each image, rival and radius (n,), where ascent lowers the margin by more than float32 rounding.
+    """Return a plant for each image, rival and radius (n,) where ascent lowers the margin by more than float32 rounding.
 
     For both the float32 network and its float64 copy the clean image is correct and the planted one misclassified.
     """
     network = float64_copy(model)
     x = images.double()
-    _, found = lower_margins(network, x, labels, rivals, radii, steps=steps, seed=seed)
+    _, lowest = lower_margins(network, x, labels, rivals, radii, steps=steps, seed=seed)
     made = []
     for i in range(len(images)):
         threat = ThreatModel(norm="L2", eps=float(radii[i]))
-        moved = into_ball(found[i : i + 1], images[i : i + 1], threat, "the auditor's ascent")
+        moved = into_ball(lowest[i : i + 1], images[i : i + 1], threat, "the auditor's ascent")
         both, pair = torch.cat([images[i : i + 1], moved]), labels[i].expand(2)
         with torch.no_grad():
             logits = network(both.double())
@@ -361,11 +359,11 @@ def plants(
 
 
 def _plant(model: nn.Module, logits: torch.Tensor, label: int, rival: int) -> nn.Module:
-    """A copy with the biases changed; `logits` (2, classes) float64 of the clean and the moved image."""
+    """Return a copy with planted biases; `logits` (2, classes) float64 of the clean and the moved image."""
     clean, moved = logits[:, label : label + 1] - logits
     fall = float(clean[rival] - moved[rival])
     sliver = 4e-6 * (1 + float(logits.abs().max()))
-    shift = (10 * fall + 1 - clean).clamp(min=0)  # the others, out of the way
+    shift = (10 * fall + 1 - clean).clamp(min=0)  # the other rivals, far below
     shift[rival] = fall - sliver - clean[rival]
     shift[label] = 0
     model = copy.deepcopy(model)
@@ -380,8 +378,8 @@ def audit_planted(made: list[Plant], images: torch.Tensor, labels: torch.Tensor,
     """
     closest = 0.0
     for plant in made:
-        one = slice(plant.image, plant.image + 1)
-        radius = float(certify(plant.model, images[one], labels[one]))
+        place = slice(plant.image, plant.image + 1)
+        radius = float(certify(plant.model, images[place], labels[place]))
         if not radius < plant.distance:
             raise BenchmarkError(
                 f"{row}: planted counterexample {plant.image} (class {plant.rival}) lies at l2 {plant.distance:.6g} "

@@ -1,8 +1,8 @@
-"""What each layer does to a perturbation, found by gradient ascent, compared with what its `LayerBound` claims.
+"""Compare the effect of perturbations on each layer, found by gradient ascent, with the claims of its `LayerBound`.
 
-Every quantity found is a lower bound of the supremum that the claim bounds from above, so found / claimed above 1 + 1e-9 is
-a failure. Float64 rounding is taken off what is found: 64 units of the values met, and 64 times what one unit of rounding of
-the input does to the output. Attention is evaluated by its plain formula, not by the kernel that the network runs.
+Ascent gives a lower bound of a supremum that the claim bounds from above, so a ratio above 1 + 1e-9 is a failure. Float64
+rounding is subtracted first: 64 units of the values met, and 64 times the effect of one unit of rounding of the input.
+Attention is evaluated by its plain formula, not by the kernel that the network runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import nn
@@ -22,7 +21,7 @@ from benchmark.runtime.errors import BenchmarkError
 UNIT = 2.0**-53
 TOLERANCE = 1e-9
 Map = Callable[[torch.Tensor], torch.Tensor]
-WHOLE = 256  # inputs up to this size are moved in all directions, larger ones in this many
+WHOLE = 256  # directions in which an input is moved, at most
 
 
 def float64_copy(model: nn.Module) -> nn.Module:
@@ -32,12 +31,12 @@ def float64_copy(model: nn.Module) -> nn.Module:
 def ascend(
     objective: Map, project: Map, start: torch.Tensor, radius: torch.Tensor, steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the largest value that projected gradient ascent meets for each item, and where: (batch,), (batch, *shape).
+    """Return the largest value that projected gradient ascent finds for each item, and its place: (batch,), (batch, *shape).
 
     Args:
-        objective: (batch, *shape) to (batch,), each from its own item alone.
+        objective: (batch, *shape) to (batch,), item by item.
         project: onto the feasible set.
-        radius: (batch,) steps are 2 radius long, in the last third a quarter of it.
+        radius: (batch,); steps are 2 radius long, in the last third a quarter of it.
 
     Raises:
         BenchmarkError: the objective is not finite somewhere.
@@ -61,7 +60,7 @@ def ascend(
 
 
 def shrink(moves: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
-    """Onto the l2 balls of `radius` (batch,): (batch, *shape) to the same."""
+    """Project moves (batch, *shape) onto the l2 balls of `radius` (batch,)."""
     size = moves.flatten(1).norm(dim=1).clamp(min=1e-300)
     return moves * (radius / size).clamp(max=1).reshape(-1, *[1] * (moves.ndim - 1))
 
@@ -70,7 +69,7 @@ def shrink(moves: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
 class Tally:
     layers: int = 0  # tried
     trials: int = 0  # (layer, image, radius, quantity)
-    worst: float = 0.0  # the largest found / claimed
+    worst: float = 0.0  # the largest ratio of a value found to its claim
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,10 @@ def audit_layers(
     model: nn.Module, images: torch.Tensor, names: list[int], row: str, *, effort: Effort, seed: int = 0
 ) -> Tally:
     """Audit every layer but the head, around the activations of `images` (n, c, h, w), which errors call `names`. The tally
-    of a model that is no sequence of layers with a `LayerBound` is empty.
+    is empty unless the model is a sequence of layers with a `LayerBound`.
 
     Raises:
-        BenchmarkError: a bound was exceeded; with the layer, the quantity, the image, the radius and both values.
+        BenchmarkError: a bound is exceeded; with the layer, the quantity, the image, the radius and both values.
     """
     tally = Tally()
     layers = list(float64_copy(model).children()) if type(model) is nn.Sequential else []
@@ -104,7 +103,7 @@ def audit_layers(
 
 
 class LayerAudit:
-    """One layer around nominal inputs x (n, *shape), float64."""
+    """The audit of one layer around nominal inputs x (n, *shape), float64."""
 
     def __init__(
         self, layer: nn.Module, x: torch.Tensor, place: str, names: list[int], tally: Tally, seed: int
@@ -125,7 +124,7 @@ class LayerAudit:
             self._remainders(delta, True, effort)
 
     def _noise(self) -> torch.Tensor:
-        """(n,): what rounding alone may have added to a change of the output that was found."""
+        """Return (n,): by how much rounding alone may change the output."""
         signs = torch.sign(self._draw(*self.x.shape))
         moved = (self.layer(self.x * (1 + UNIT * signs)) - self.out).flatten(1).norm(dim=1)
         sizes = self.x.flatten(1).norm(dim=1) + self.out.flatten(1).norm(dim=1) + 1
@@ -135,25 +134,25 @@ class LayerAudit:
         return torch.randn(*shape, dtype=torch.float64, generator=self.generator).to(self.x.device)
 
     def _jacobian(self, moves: torch.Tensor) -> torch.Tensor:
-        """J D by automatic differentiation, not by the `LayerBound`: (s * n, *shape) to (s * n, *output shape)."""
+        """Return J D by automatic differentiation, not by the `LayerBound`: (s * n, *shape) to (s * n, *output shape)."""
         x = self.x.repeat(len(moves) // len(self.x), *[1] * (self.x.ndim - 1))
         return torch.func.jvp(self.layer, (x,), (moves,))[1]
 
     def _change(self, moves: torch.Tensor) -> torch.Tensor:
-        """f(x + D) - f(x)."""
+        """Return f(x + D) - f(x)."""
         copies = len(moves) // len(self.x)
         x, out = (t.repeat(copies, *[1] * (t.ndim - 1)) for t in (self.x, self.out))
         return self.layer(x + moves) - out
 
     def _check(self, found: torch.Tensor, claimed: torch.Tensor, delta: torch.Tensor, what: str) -> None:
-        """Found (s * n,) against claimed (n,); a claim of NaN fails."""
+        """Compare values found (s * n,) with claims (n,) and count them; a claim of NaN fails."""
         found, claimed = found.reshape(-1, len(self.x)).amax(0) - self.noise, claimed.to(found.device)
         share = self._share(found, claimed, delta, what)
         self.tally.trials += len(self.x)
         self.tally.worst = max(self.tally.worst, float(share.max()))
 
     def _share(self, found: torch.Tensor, claimed: torch.Tensor, delta: torch.Tensor, what: str) -> torch.Tensor:
-        """Return found / claimed, (n,); a BenchmarkError where it is above 1."""
+        """Return the ratio of found to claimed, (n,); raise a BenchmarkError where it is above 1."""
         share = torch.where(found > 0, found / claimed.clamp(min=1e-300), 0.0)
         bad = ~(share <= 1 + TOLERANCE) | torch.isnan(claimed)
         if bad.any():
@@ -166,16 +165,15 @@ class LayerAudit:
         return share
 
     def _jacobian_norm(self) -> torch.Tensor:
-        """Checks `jacobian_norm` and returns the steepest direction that power iteration found, of norm 1: (n, *shape)."""
+        """Check `jacobian_norm`; return the steepest direction that power iteration finds, of norm 1: (n, *shape)."""
         unit = torch.ones(len(self.x), dtype=torch.float64, device=self.x.device)
         v = shrink(self._draw(*self.x.shape) * 1e6, unit)
         pull = torch.func.vjp(self.layer, self.x)[1]
         for _ in range(30):
             v = shrink(pull(self._jacobian(v))[0] * 1e6, unit)
         found = self._jacobian(v).flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1).clamp(min=1e-300)
-        self._check(
-            found, torch.as_tensor(self.claims.jacobian_norm, dtype=torch.float64).expand(len(self.x)), unit, "gain"
-        )
+        claimed = torch.as_tensor(self.claims.jacobian_norm, dtype=torch.float64).expand(len(self.x))
+        self._check(found, claimed, unit, "gain")
         try:
             everywhere = self.claims.everywhere
         except BenchmarkError:
@@ -184,12 +182,13 @@ class LayerAudit:
         return v
 
     def _jvp(self, delta: torch.Tensor) -> None:
-        """`jvp` is the nominal Jacobian, to 1e-9 of the largest it can be."""
+        """Check that `jvp` is the nominal Jacobian, to 1e-9 of the largest it can be."""
         moves = shrink(self._draw(*self.x.shape) * 1e6, delta)
         gap = (self.claims.jvp(moves[None])[0] - self._jacobian(moves)).flatten(1).norm(dim=1)
         self._check(gap, 1e-9 * self.claims.jacobian_norm * delta + self.noise, delta, "Jacobian (push)")
 
     def _bound(self, delta: torch.Tensor, steep: torch.Tensor, effort: Effort) -> None:
+        """Check `bound` and `quick_bound` by ascent from the steepest direction and random ones."""
         random = self._draw(max(effort.starts - 2, 1) * len(self.x), *self.x.shape[1:]) * 1e6
         start = torch.cat([steep * delta.reshape(-1, *[1] * (steep.ndim - 1)), -steep, random])
         radius = delta.repeat(len(start) // len(delta))
@@ -204,9 +203,8 @@ class LayerAudit:
         self._check(found, self.claims.quick_bound(delta), delta, "quick bound")
 
     def _remainders(self, radius: torch.Tensor, split: bool, effort: Effort) -> None:
-        """Checks `remainder` and `remainder_along` over D = L xi + rest, ||xi|| <= radius, ||rest|| <= rho: L the identity
-        (or as many orthonormal directions as are affordable) and rho 0; or split, with 8 directions and rho a quarter of
-        the radius.
+        """Check `remainder` and `remainder_along` over D = L xi + rest, ||xi|| <= radius, ||rest|| <= rho. L is the identity,
+        or WHOLE orthonormal directions, and rho 0. If `split`, L has 8 directions and rho is a quarter of the radius.
         """
         n, size = len(self.x), self.x[0].numel()
         width = min(8 if split else WHOLE, size)
@@ -219,7 +217,7 @@ class LayerAudit:
         most, rest = radius.repeat(effort.starts), rho.repeat(effort.starts)
 
         def left(z: torch.Tensor) -> torch.Tensor:
-            """R(D), flat."""
+            """Return R(D), flat."""
             moves = (z[:, :width] @ basis.mT + z[:, width:]).reshape(len(z), *self.x.shape[1:])
             return (self._change(moves) - self._jacobian(moves)).flatten(1)
 
@@ -239,11 +237,7 @@ class LayerAudit:
             torch.stack([against, random], 1).unflatten(2, self.out.shape[1:]), perturbation
         )
         for place, direction in enumerate((against, random)):
-            a = direction.repeat(effort.starts, 1)
+            along = direction.repeat(effort.starts, 1)
             begin = torch.cat([where[worst], start[n:]])
-            found, _ = ascend(partial(_against, a, left), project, begin, most, effort.steps)
+            found, _ = ascend(lambda z, a=along: -(a * left(z)).sum(1), project, begin, most, effort.steps)  # type: ignore[misc]
             self._check(found, claimed[:, place], radius, "remainder along a margin")
-
-
-def _against(a: torch.Tensor, left: Map, z: torch.Tensor) -> torch.Tensor:
-    return -(a * left(z)).sum(1)

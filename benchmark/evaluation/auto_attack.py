@@ -1,4 +1,4 @@
-"""AutoAttack on anybody's torch module. Needs no submission, no DVC and no files."""
+"""AutoAttack on any torch module. It needs no submission, no DVC and no files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmark.attacks.engine.slots import fuller
 from benchmark.attacks.gradients import FiniteGradients
 from benchmark.attacks.internals import flops
 from benchmark.attacks.pieces import fitting, room
-from benchmark.attacks.prediction import predict
+from benchmark.attacks.prediction import Predictions, predict
 from benchmark.evaluation import own_model
 from benchmark.evaluation.division import autoattack_flags
 from benchmark.evaluation.run_attack import Attack, Report
@@ -27,8 +27,8 @@ from benchmark.specs.threat import Engine, Norm
 
 @dataclass(frozen=True)
 class Attacked:
-    """What AutoAttack left. An image of a random model is broken as soon as one pass over what an attack found is wrong; the
-    model may be right about it in another.
+    """The result of AutoAttack. A random model's image counts as broken once a single pass over its adversarial version is
+    wrong; another pass may be right.
     """
 
     adversarial: torch.Tensor  # (n, c, h, w) float32, in the ball and [0, 1]: misclassified where broken, else clean
@@ -52,25 +52,25 @@ def auto_attack(
     batch_size: SupportsIndex = 128,
     progress: bool | None = None,
 ) -> Attacked:
-    """AutoAttack, standard version (Croce and Hein 2020), with every result put into the ball and asked again.
+    """Run AutoAttack, standard version (Croce and Hein 2020); put every result into the ball and evaluate it again.
 
-    Calls in threads of one process take turns, since they change settings of the process.
+    Calls in several threads take turns, since they change settings of the process.
 
     Args:
         model: images (n, c, h, w) in [0, 1] to logits (n, classes); normalisation belongs inside. It is run in evaluation
             mode and in float32, and left as it was. It may not change its input in place, nor mix the images of a batch.
-            With fewer than 4 classes APGD-T is left out, which a warning says.
+            With fewer than 4 classes APGD-T is left out, with a warning.
         labels: (n,) integers.
         norm: "Linf" or "L2"; eps: the radius in pixels of [0, 1], any real number, numpy's and 0-d tensors too, or text
             such as "8/255". 0 gives the clean accuracy.
         engine: "fast", or "reference" for the authors' files untouched.
-        seed: of all that is random. With the fast engine an image's random numbers depend on the seed and on its place
+        seed: of everything random. With the fast engine an image's random numbers depend on the seed and on its place
             in `images` alone.
-        device: where the model is, which is where it runs; found from its parameters unless given.
+        device: where the model is and runs; by default that of its parameters.
         batch_size: images in one call of the model, at most; the fast engine's search takes up to four times as many where
             the model is small. On a GPU attacks take as many as its memory holds, up to 4,096, and verdicts fewer than
             `batch_size` where it holds no more.
-        progress: whether to say on stderr what is running, and for how long; by default where stderr is a terminal.
+        progress: whether to show on stderr what is running, and for how long; by default where stderr is a terminal.
 
     Returns:
         Tensors on the device of `images`.
@@ -79,38 +79,51 @@ def auto_attack(
         BenchmarkError: bad input, with what to do; a model that fails, changes its input, mixes the images of a batch, has
             no input gradient, mostly one that is not finite, or logits that are not finite.
     """
-    batch_size = own_model.whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
+    size = own_model.whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
     place = own_model.device_of(model, images, device)
     own_model.check_engine(engine)
     spec = own_model.autoattack_spec(norm, eps, seed, images)
-    devices = [place] if place.type == "cuda" else []
-    with own_model.evaluating(model, place):
+    with own_model.evaluating(model, place), reporting(progress) as report:
         inputs, targets = own_model.inputs(images, labels, place)
-        adversarial, flags, remaining = inputs, list[str](), dict[str, int]()
+        adversarial, warnings, remaining = inputs, list[str](), dict[str, int]()
         clean = robust = torch.zeros(0, dtype=torch.bool)
         if len(images):
-            with torch.random.fork_rng(devices):  # a random model's next draws are for the attack
-                classes = own_model.check(model, inputs, targets)
-            clean = robust = predict(model, inputs, targets, batch_size).correct
-            flags = own_model.doubts(clean, classes)
+            model, predictions, warnings = first_look(model, inputs, targets, size, report)
+            clean = robust = predictions.correct
         if len(images) and spec.eps:
-            model = model if place.type == "cpu" else fitting(model, inputs[:batch_size])
-            flags += autoattack_flags(model, inputs[:batch_size].clone(), targets[:batch_size])
-            together, search = calls(model, inputs, batch_size)
-            with torch.random.fork_rng(devices):
-                flags += own_model.odd_gradients(model, inputs, targets, batch_size)
-            model = FiniteGradients(model)
-            with reporting(progress) as report:
-                attack = Attack(model, spec, batch_size, engine, report, autoattack, search, together)
-                state, again = attack.verdict([attack.on(inputs, targets)], targets)
+            together, search = calls(model, inputs, size)
+            finite = FiniteGradients(model)
+            attack = Attack(finite, spec, size, engine, report, autoattack, search, together)
+            state, again = attack.verdict([attack.on(inputs, targets)], targets)
             adversarial, robust, remaining = state.adversarial, state.robust, state.remaining
-            flags += state.warnings + own_model.after_attack(model, state.robust, again.correct)
+            warnings += state.warnings + own_model.after_attack(finite, robust, again.correct)
     adversarial, robust, clean = (tensor.to(images.device) for tensor in (adversarial, robust, clean))
-    return Attacked(adversarial, robust, clean, remaining, engine, tuple(dict.fromkeys(flags)))
+    return Attacked(adversarial, robust, clean, remaining, engine, tuple(dict.fromkeys(warnings)))
+
+
+def first_look(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int, report: Report
+) -> tuple[nn.Module, Predictions, list[str]]:
+    """Return the model, in pieces where memory is short; its clean predictions; and warnings about model and labels.
+
+    Raises:
+        BenchmarkError: the model cannot be evaluated (`own_model.check`).
+    """
+    place = images.device
+    with torch.random.fork_rng(
+        [place] if place.type == "cuda" else []
+    ):  # a random model's next draws are for the attack
+        classes = own_model.check(model, images, labels)
+        model = model if place.type == "cpu" else fitting(model, images[:batch_size], report)
+        predictions = predict(model, images, labels, batch_size)
+        warnings = own_model.chance_warnings(predictions.correct, classes)
+        warnings += autoattack_flags(model, images[:batch_size].clone(), labels[:batch_size])
+        warnings += own_model.odd_gradients(model, images, labels, batch_size)
+    return model, predictions, warnings
 
 
 def calls(model: nn.Module, inputs: torch.Tensor, batch_size: int) -> tuple[int | None, dict[str, int]]:
-    """Return how the search asks the model: on a GPU how many images are attacked together; and the images in a call, with
+    """Return how the search calls the model: on a GPU how many images are attacked together; and the images in a call, with
     the operations on one where they are known.
     """
     on_gpu = inputs.device.type != "cpu"
@@ -121,10 +134,10 @@ def calls(model: nn.Module, inputs: torch.Tensor, batch_size: int) -> tuple[int 
 
 
 @contextmanager
-def reporting(wanted: bool | None) -> Iterator[Report]:
-    """Says what is running on stderr: a line that runs along on a terminal, and a line each time elsewhere."""
+def reporting(progress: bool | None) -> Iterator[Report]:
+    """Show on stderr what is running: a progress line on a terminal, a new line each time elsewhere."""
     terminal = sys.stderr is not None and sys.stderr.isatty()
-    if not (terminal if wanted is None else wanted):
+    if not (terminal if progress is None else progress):
         yield lambda _: None
         return
     console = Console(stderr=True, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""A certificate, found by its name, asked about images."""
+"""Find a certificate by its name, and certify images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmark.specs.certificate import CertificateSpec
 
 
 def certificate_module(name: str) -> ModuleType:
-    """benchmark/certificates/<name>.py; a BenchmarkError when it is no certificate of models."""
+    """Return benchmark/certificates/<name>.py; raise a BenchmarkError where it does not certify models."""
     module = importlib.import_module(f"benchmark.certificates.{name}")
     missing = [entry for entry in ("certify", "guarantee", "float32_gap") if not hasattr(module, entry)]
     if missing:
@@ -30,10 +30,10 @@ def certified_radii(
     module = certificate_module(spec.name)
 
     def certified(rows: slice) -> torch.Tensor:
-        found = module.certify(model, images[rows], labels[rows], **spec.parameters)
-        if not isinstance(found, torch.Tensor):
-            raise BenchmarkError(f"certificate {spec.name} returned a {type(found).__name__}, which certifies nothing")
-        return found
+        radii = module.certify(model, images[rows], labels[rows], **spec.parameters)
+        if not isinstance(radii, torch.Tensor):
+            raise BenchmarkError(f"certificate {spec.name} returned a {type(radii).__name__}, which certifies nothing")
+        return radii
 
     radii = torch.cat(batched(certified, len(images), batch_size, least=1))
     if radii.shape != labels.shape or not torch.isfinite(radii).all() or (radii < 0).any():

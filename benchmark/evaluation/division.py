@@ -1,4 +1,4 @@
-"""Which division a model belongs to, with reasons: its determinism, its gradients, its forward pass."""
+"""Decide the division of a model, with reasons: determinism, gradients, forward pass."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ ONCE_WRONG = (
 
 
 def inspect(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, submission: Submission) -> ModelFacts:
-    """Measure the model and decide its division. Closed: deterministic, no state that a pass changes, usable input gradients,
-    and none taken inside the pass. Raise a BenchmarkError where the submission declares that and the model is not.
+    """Measure the model and decide its division. Raise a BenchmarkError where it is declared closed and is not.
+
+    Closed: deterministic, no state that a pass changes, usable input gradients, and none taken inside the pass.
     """
     inside = internals(model, images)
     against = _objections(model, images, labels, inside)
@@ -42,7 +43,8 @@ def inspect(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, submis
 
 
 def _objections(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, inside: Internals) -> list[str]:
-    found = []
+    """Return what keeps the model out of the closed division."""
+    reasons = []
     with torch.no_grad():
         torch.manual_seed(1)
         first = model(images)
@@ -51,25 +53,22 @@ def _objections(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, in
     gap = float((first - second).abs().max())
     turned = int((first.argmax(1) != second.argmax(1)).sum())
     if gap > 1e-4 * (1 + float(first.abs().max())) or turned > 1:
-        found.append(f"{RANDOM}: two passes over the same images differ by {gap:.3g} in a logit")
+        reasons.append(f"{RANDOM}: two passes over the same images differ by {gap:.3g} in a logit")
     if inside.changes_itself:
-        found.append("the model changes its own weights or buffers in evaluation mode")
+        reasons.append("the model changes its own weights or buffers in evaluation mode")
     usable, problem = usable_gradients(model, images, labels)
     zero = int((~usable).sum())
     if zero > 0.1 * len(images):
         why = f" ({problem})" if problem else ""
-        found.append(f"the model has no usable input gradient on {zero} of {len(images)} images{why}")
-    return found + [
-        f"AutoAttack: {flag}"
-        for flag in autoattack_flags(model, images, labels, inside)
-        if not found or "randomized" not in flag
-    ]
+        reasons.append(f"the model has no usable input gradient on {zero} of {len(images)} images{why}")
+    flags = autoattack_flags(model, images, labels, inside)
+    return reasons + [f"AutoAttack: {flag}" for flag in flags if not reasons or "randomized" not in flag]
 
 
 def autoattack_flags(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, inside: Internals | None = None
 ) -> list[str]:
-    """What AutoAttack's own checks say against judging this model by it: random, no logits, gradients taken inside."""
+    """Return the warnings of AutoAttack's own checks: a random model, no logits, gradients taken inside the pass."""
     inside = inside or internals(model, images)
     notes = Notes([])
     with torch.no_grad():

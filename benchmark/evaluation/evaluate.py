@@ -1,4 +1,4 @@
-"""`benchmark.evaluate`: clean, attacked, certified and smoothed accuracy of anybody's own torch module, in one call."""
+"""`benchmark.evaluate`: clean, attacked, certified and smoothed accuracy of any torch module, in one call."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from torch import nn
 from benchmark.attacks import autoattack
 from benchmark.attacks.ball import NO_FLOAT64, ROUNDING, distances
 from benchmark.attacks.gradients import FiniteGradients
-from benchmark.attacks.pieces import fitting
 from benchmark.attacks.prediction import logits as logits_of
 from benchmark.attacks.prediction import predict
 from benchmark.certificates.smoothing import ABSTAIN, guarantee, smooth
 from benchmark.data.images import evaluation_index
 from benchmark.data.prepare import read, split
 from benchmark.evaluation import own_model
-from benchmark.evaluation.auto_attack import calls, reporting
+from benchmark.evaluation.auto_attack import calls, first_look, reporting
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
-from benchmark.evaluation.division import autoattack_flags
 from benchmark.evaluation.report import AttackReport, Certified, Report, Smoothed
 from benchmark.evaluation.run_attack import Attack, AttackState
 from benchmark.layers.derived import cache_weights
@@ -44,7 +42,7 @@ from benchmark.specs.track import SmoothingSpec, Track
 DEFAULT = (("Linf", 8 / 255), ("L2", 0.5))  # the field's usual radii
 CERTIFICATES = ("lipschitz", "local")  # in the order in which `certificate=True` tries them
 SMOOTHING = {"n0": 100, "n": 4000, "looks": 6, "alpha": 0.001, "seed": 0}
-BLOCK = 16  # images that are done between two looks at the clock
+BLOCK = 16  # images between two looks at the clock
 
 Attacks = Sequence[tuple[str, SupportsFloat | str]]
 
@@ -68,38 +66,38 @@ def evaluate(
     batch_size: SupportsIndex = 128,
     progress: bool | None = None,
 ) -> Report:
-    """Evaluate one's own model: clean accuracy, AutoAttack, and on request certified and smoothed accuracy, per image.
+    """Evaluate a model: clean accuracy, AutoAttack, and on request certified and smoothed accuracy, per image.
 
-    Calls in threads of one process take turns, since they change settings of the process.
+    Calls in several threads take turns, since they change settings of the process.
 
     Args:
         model: images (n, c, h, w) in [0, 1] to logits (n, classes); normalisation belongs inside. It is run in evaluation
             mode and in float32, and left as it was.
         images: (n, c, h, w) in [0, 1], with `labels` (n,) integers; or the name of a track, such as "digits" or "cifar10",
-            whose images, radii and rules then count.
-        attacks: norms and radii in pixels of [0, 1], such as [("Linf", "8/255"), ("L2", 0.5)], which are the default; of a
-            track, those of its standard suite; an empty list for none.
+            with its images, radii and rules.
+        attacks: norms and radii in pixels of [0, 1]. Default: [("Linf", "8/255"), ("L2", 0.5)], or the standard suite of the
+            track. An empty list for none.
         certificate: prove l2 radii of a network that consists of this benchmark's layers: True, or "lipschitz" or "local" for
             one certificate alone.
         sigma: certify the smoothed version too, by Gaussian noise of this deviation in pixels.
         radii: l2 radii at which certified accuracy is counted; the track's, else 0.1, 0.25, 0.5 and those of `attacks`.
-        count: only the first so many images.
-        minutes: a limit, beyond which attacks end and no more images are certified. Images that are undecided by then count
-            neither as robust nor as certified, and the report says how many they are.
-        folder: what a call that was stopped goes on from, for models whose answers are the same every time.
+        count: evaluate the first `count` images only.
+        minutes: the time limit of attacks and certificates. Images undecided by then count neither as robust nor as
+            certified; the report counts them.
+        folder: keeps partial work, from which a stopped call resumes; for deterministic models.
         logits: takes the logits from what the model returns, as `lambda output: output.logits` for Hugging Face.
         engine: AutoAttack's: "fast", or "reference" for the authors' files.
-        seed: of all that is random.
-        device: where the model is; found from its parameters unless given.
+        seed: of everything random.
+        device: where the model is; by default that of its parameters.
         batch_size: images in one call of the model; fewer where a GPU's memory holds no more.
-        progress: whether to say on stderr what is running; by default where stderr is a terminal.
+        progress: whether to show on stderr what is running; by default where stderr is a terminal.
 
     Returns:
         The report: `print` it, or `report.save("report.html")`.
 
     Raises:
-        BenchmarkError: bad input, with what to do; a model that `auto_attack` refuses; layers that no certificate knows; or a
-            certified radius within which an attack broke the image.
+        BenchmarkError: bad input, with what to do; a model that `auto_attack` refuses; layers that no certificate supports;
+            or a certified radius within which an attack broke the image.
     """
     clock = _Clock(minutes)
     track = _track(images) if isinstance(images, str) else None
@@ -123,10 +121,9 @@ def evaluate(
     names = CERTIFICATES if certificate is True else (str(certificate),) if certificate else ()
     if names and names[0] not in CERTIFICATES:
         raise BenchmarkError(f"unknown certificate {names[0]!r}{near_miss(names[0], CERTIFICATES)}")
+    of_attacks = (0.1, 0.25, 0.5, *(spec.eps for spec in specs if spec.norm == "L2" and spec.eps))
     if radii is None:
-        radii = (
-            track.certified_radii if track else (0.1, 0.25, 0.5, *(s.eps for s in specs if s.norm == "L2" and s.eps))
-        )
+        radii = track.certified_radii if track else of_attacks
     shown = tuple(sorted({own_model.radius("L2", radius, images) for radius in radii}))
     attacked = slice((track.evaluation.attacked if track else None) or len(images))
     with (
@@ -137,21 +134,13 @@ def evaluate(
         inputs, targets = own_model.inputs(images, labels, place)
         if not len(inputs):
             raise BenchmarkError("there is no image to evaluate on")
-        devices = [place] if place.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            classes = own_model.check(own, inputs, targets)
+        fitted, clean, warnings = first_look(own, inputs, targets, size, say)
         network = _rebuilt(own, inputs, size) if names else None  # refused before the hours of the attacks
-        asked = own if place.type == "cpu" else fitting(own, inputs[:size], say)
         kept = Path(folder or temporary)
         if folder is not None:
             kept.mkdir(parents=True, exist_ok=True)
             _check_same(kept, own, inputs, targets, {"engine": engine, "batch_size": size, "seed": int(seed)})
-        clean = predict(asked, inputs, targets, size)
-        warnings = own_model.doubts(clean.correct, classes)
-        with torch.random.fork_rng(devices):
-            warnings += autoattack_flags(asked, inputs[:size].clone(), targets[:size])
-            warnings += own_model.odd_gradients(asked, inputs, targets, size)
-        run = _Run(asked, size, engine, kept, clock, say)
+        run = _Run(fitted, size, engine, kept, clock, say)
         certified = _certified(run, network, inputs, targets, names) if network is not None else None
         reports = [_attacked(run, inputs[attacked], targets[attacked], spec) for spec in specs]
         smoothed = _smoothed(run, inputs, rules, shown) if rules else None
@@ -165,7 +154,7 @@ def evaluate(
         radii=shown,
         certified=certified,
         smoothed=smoothed,
-        warnings=tuple(dict.fromkeys([*warnings, *(words for one in reports for words in one.warnings)])),
+        warnings=tuple(dict.fromkeys([*warnings, *(words for attack in reports for words in attack.warnings)])),
         parameters=sum(p.numel() for p in model.parameters()),
         seconds=round(clock.passed, 1),
         environment=environment() | {"device": str(place)},
@@ -175,8 +164,8 @@ def evaluate(
 
 
 def load_images(track: str, count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the test images of a track on which every row is judged, (n, c, h, w) float32 in [0, 1], and labels (n,); of
-    `count` the first ones. Raise a BenchmarkError for an unknown track, and files that are missing or not the track's.
+    """Return a track's evaluation images, (n, c, h, w) float32 in [0, 1], and labels (n,); with `count` the first ones.
+    Raise a BenchmarkError for an unknown track, and for files that are missing or not the track's.
     """
     rules = _track(track)
     spec = rules.data
@@ -192,7 +181,7 @@ def load_images(track: str, count: int | None = None) -> tuple[torch.Tensor, tor
 
 
 class _Logits(nn.Module):
-    """A model's logits, taken from what it returns."""
+    """The logits of a model that returns them in another form."""
 
     def __init__(self, model: nn.Module, take: Callable[[Any], torch.Tensor]) -> None:
         super().__init__()
@@ -220,7 +209,7 @@ class _Clock:
 
 @dataclass(frozen=True)
 class _Run:
-    """What the parts of an evaluation share; `size` images are a batch, `folder` holds parts that are done."""
+    """Settings of an evaluation: `size` images are a batch, `folder` holds finished parts."""
 
     model: nn.Module
     size: int
@@ -231,7 +220,7 @@ class _Run:
 
 
 class _Timed(nn.Module):
-    """The model, which ends an attack when the time is up."""
+    """The model; it ends an attack when the time is up."""
 
     def __init__(self, model: nn.Module, clock: _Clock) -> None:
         super().__init__()
@@ -244,14 +233,14 @@ class _Timed(nn.Module):
 
 
 def _attacked(run: _Run, images: torch.Tensor, labels: torch.Tensor, spec: AttackSpec) -> AttackReport:
-    """Run AutoAttack batch by batch until the time is up; images that finished parts have broken by then are broken."""
+    """Run AutoAttack batch by batch until the time is up; images that finished parts broke by then count as broken."""
     model, size = run.model, run.size
     if not spec.eps:
         right = predict(model, images, labels, size).correct.cpu()
         whole, moved = torch.ones_like(right), torch.zeros(len(images))
         return AttackReport(spec.threat, run.engine, right, whole, images.cpu(), moved, {}, ())
     if run.clock.limit < math.inf and images.device.type == "cpu":
-        size = min(size, BLOCK)  # so that what is begun when the time is up is little
+        size = min(size, BLOCK)  # so that little is lost when the time is up
     together, search = calls(model, images, size)
     timed = FiniteGradients(_Timed(model, run.clock))
     attack = Attack(timed, spec, size, run.engine, run.say, autoattack, search, together)
@@ -269,23 +258,25 @@ def _attacked(run: _Run, images: torch.Tensor, labels: torch.Tensor, spec: Attac
                 state = AttackState(images[rows].clone(), predict(model, images[rows], labels[rows], size).correct)
             decided.append(~state.robust)
         states.append(state)
-    known, remaining = torch.cat(decided), dict[str, int]()
+    decided_all, remaining = torch.cat(decided), dict[str, int]()
     warnings = list(dict.fromkeys(words for state in states for words in state.warnings))
-    if known.all():
+    if decided_all.all():
         joined, _ = replace(attack, model=model).verdict(states, labels)
         remaining, warnings = joined.remaining, joined.warnings
-    adversarial, robust = (torch.cat([getattr(one, name) for one in states]) for name in ("adversarial", "robust"))
+    adversarial, robust = (torch.cat([getattr(state, name) for state in states]) for name in ("adversarial", "robust"))
     warnings += own_model.after_attack(timed, robust, predict(model, adversarial, labels, size).correct)
-    if undecided := int((~known).sum()):
+    if undecided := int((~decided_all).sum()):
         warnings.append(f"{spec.threat.label}: {undecided} of {len(images)} images were undecided when the time was up")
     moved = distances(adversarial, images)["L2"].cpu()
-    robust, known, adversarial = (robust & known).cpu(), known.cpu(), adversarial.cpu()
-    return AttackReport(spec.threat, run.engine, robust, known, adversarial, moved, remaining, tuple(warnings))
+    robust, adversarial = (robust & decided_all).cpu(), adversarial.cpu()
+    return AttackReport(
+        spec.threat, run.engine, robust, decided_all.cpu(), adversarial, moved, remaining, tuple(warnings)
+    )
 
 
 def _rebuilt(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
     """Return the model rebuilt from a description of its layers, on a device that has float64. Raise a BenchmarkError for a
-    layer that no certificate knows, and where an image gets other logits.
+    layer that no certificate supports, and where an image gets other logits.
     """
     try:
         network = rebuild(*describe(model)).to(images.device)
@@ -300,7 +291,7 @@ def _rebuilt(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
 def _certified(
     run: _Run, network: nn.Module, images: torch.Tensor, labels: torch.Tensor, names: Sequence[str]
 ) -> Certified:
-    """Return l2 radii proven by the first certificate that knows all layers, or raise what the last one says."""
+    """Return the l2 radii of the first certificate that supports all layers; raise the error of the last one if none does."""
     place, block = next(network.parameters()).device, min(run.size, BLOCK)
     images, labels, problem = images.to(place), labels.to(place), ""
     for name in names:
@@ -310,8 +301,8 @@ def _certified(
             for rows in torch.arange(len(images)).split(block):
                 if run.clock.is_up and done:
                     break
-                found = certified_radii(network, images[rows], labels[rows], CertificateSpec(name=name), run.size)
-                radii[rows], done = found.cpu(), int(rows[-1]) + 1
+                certified = certified_radii(network, images[rows], labels[rows], CertificateSpec(name=name), run.size)
+                radii[rows], done = certified.cpu(), int(rows[-1]) + 1
         except BenchmarkError as error:
             problem = str(error)
             continue
@@ -320,7 +311,7 @@ def _certified(
 
 
 def _smoothing(sigma: float | None, track: Track | None) -> SmoothingSpec | None:
-    """Return how the model is smoothed: as the track says, but for `sigma`."""
+    """Return the track's smoothing rules, or the default ones, with `sigma`."""
     if sigma is None:
         return None
     if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not 0 < sigma < math.inf:
@@ -330,25 +321,24 @@ def _smoothing(sigma: float | None, track: Track | None) -> SmoothingSpec | None
 
 
 def _smoothed(run: _Run, images: torch.Tensor, rules: SmoothingSpec, radii: Sequence[float]) -> Smoothed:
-    """Return the smoothed version's answers and radii, of as many images as the time suffices for."""
-    prediction = torch.full((len(images),), ABSTAIN)
+    """Return predictions and l2 radii of the smoothed version, for as many images as the time allows."""
+    prediction, done = torch.full((len(images),), ABSTAIN), 0
     radius = torch.zeros(len(images), dtype=torch.float64)
-    done = 0
     while done < len(images) and not run.clock.is_up:
-        places = range(done, min(done + BLOCK, len(images)))
         run.say(f"smoothing: image {done + 1} of {len(images)}")
-        rows = slice(places.start, places.stop)
+        rows = slice(done, min(done + BLOCK, len(images)))
+        places = range(rows.start, rows.stop)
         votes = smooth(run.model, images[rows], places, radii, **rules.model_dump(), batch_size=run.size)
-        prediction[rows], radius[rows], done = votes.prediction, votes.radius, places.stop
+        prediction[rows], radius[rows], done = votes.prediction, votes.radius, rows.stop
     return Smoothed(rules.sigma, prediction, radius, done, guarantee(rules.sigma, rules.alpha))
 
 
 def _gate(report: Report) -> None:
     """Raise a BenchmarkError where an attack broke an image within its certified radius."""
     radii = report.certified.radii if report.certified else torch.zeros(len(report.labels))
-    for one in report.attacks:
-        broken = report.clean[: len(one.robust)] & ~one.robust & one.decided
-        reached = radii[: len(one.robust)] >= one.moved + ROUNDING
+    for attack in report.attacks:
+        broken = report.clean[: len(attack.robust)] & ~attack.robust & attack.decided
+        reached = radii[: len(attack.robust)] >= attack.moved + ROUNDING
         if (broken & reached).any():
             image = int((broken & reached).nonzero()[0])
             raise BenchmarkError(
@@ -358,12 +348,12 @@ def _gate(report: Report) -> None:
 
 
 def _specs(attacks: Attacks, seed: SupportsIndex, images: torch.Tensor) -> list[AttackSpec]:
-    """Return the attacks as the harness takes them; raise a BenchmarkError for what is none, and for one given twice."""
+    """Return the specifications of attacks; raise a BenchmarkError for what is not an attack, and for one given twice."""
     specs: dict[str, AttackSpec] = {}
-    for one in attacks if isinstance(attacks, list | tuple) else [attacks]:
-        if not isinstance(one, list | tuple) or len(one) != 2:
-            raise BenchmarkError(f'{one!r} is no attack; give pairs of a norm and a radius, as [("Linf", "8/255")]')
-        spec = own_model.autoattack_spec(one[0], one[1], seed, images)
+    for attack in attacks if isinstance(attacks, list | tuple) else [attacks]:
+        if not isinstance(attack, list | tuple) or len(attack) != 2:
+            raise BenchmarkError(f'{attack!r} is no attack; give pairs of a norm and a radius, as [("Linf", "8/255")]')
+        spec = own_model.autoattack_spec(attack[0], attack[1], seed, images)
         if spec.threat.label in specs:
             raise BenchmarkError(f"the attack {spec.threat.label} stands twice; give it once")
         specs[spec.threat.label] = spec
@@ -378,10 +368,10 @@ def _track(name: str) -> Track:
 def _check_same(
     folder: Path, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, settings: dict[str, Any]
 ) -> None:
-    """Raise a BenchmarkError where the folder holds parts of another evaluation; else note which one it holds."""
+    """Raise a BenchmarkError where the folder holds parts of another evaluation; else record which one it holds."""
     digest = hashlib.sha256()
-    held = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
-    for tensor in (images, labels, *held):
+    weights = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
+    for tensor in (images, labels, *weights):
         plain = tensor.detach().cpu().to_dense() if tensor.layout != torch.strided else tensor.detach().cpu()
         digest.update(str((plain.dtype, *plain.shape)).encode())
         digest.update(plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

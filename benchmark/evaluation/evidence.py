@@ -1,14 +1,14 @@
-"""Per-image evidence of one row: merged from the steps, checked against itself, and counted into a Record. No torch here.
+"""Merge the per-image evidence of a row's steps, check it, and count it into a Record. No torch here.
 
-The sandwich gate: on the same images, certified <= robust <= clean, per image. Every adversarial image counts wherever its
-measured distance lets it, whichever norm and radius it was found in: one found in a Linf ball whose l2 distance is 0.3
-breaks the image at every l2 radius from 0.3 on, and contradicts a certified l2 radius of 0.3 or more.
+The sandwich gate: certified <= robust <= clean, per image. An adversarial image counts by its measured distance, in whichever
+norm and radius it was found. One from a Linf ball at l2 distance 0.3 breaks the image at every l2 radius from 0.3 on, and
+contradicts a certified l2 radius of 0.3 or more.
 
-A track may attack only the first of its evaluation images. Columns of attacks and probes are null for the others; here such
-a column has the attacked images alone.
+A track may attack only the first of its evaluation images. Columns of attacks and probes are null for the others; `column`
+returns the attacked images alone.
 
-The smoothed version is another classifier than the one that was attacked, so attacks say nothing against its radii. Its gate
-is `check_smoothed`: the radius of each image must follow from the counts beside it.
+The smoothed version is another classifier than the attacked one, so attacks say nothing about its radii. Its gate is
+`check_smoothed`: each image's radius must follow from its counts.
 """
 
 from __future__ import annotations
@@ -42,18 +42,17 @@ SHARED = ("label", "clean_prediction", "clean_margin")  # columns of every step
 ATTENTION_COLUMNS: dict[Literal["uniform", "none"], str] = {
     "uniform": "uniform_attention_prediction",
     "none": "no_attention_prediction",
-}  # columns of classes; -1 where the two first tie or logits are not finite
+}  # columns of classes; -1 where the first two tie or logits are not finite
 
 
 def proportion(hits: np.ndarray) -> Proportion:
-    """Share of true values with its 95% Wilson score interval."""
+    """Return the share of true values with its 95% Wilson score interval."""
     return Proportion.of(int(np.count_nonzero(hits)), len(hits))
 
 
 def mean_proportion(right: np.ndarray) -> Proportion:
-    """Share of true values among copies (m, n) of n images, with a 95% interval that takes the images, not the copies, as
-    independent: Wilson's for n. An image's share of right copies lies in [0, 1], so its variance is at most p (1 - p),
-    that of a single verdict.
+    """Return the share of true values among copies (m, n) of n images, with Wilson's 95% interval for n: images are
+    independent, copies are not. An image's share lies in [0, 1], so its variance is at most p (1 - p), that of one verdict.
     """
     n, share, z = right.shape[1], np.count_nonzero(right) / right.size, float(ndtri(0.975))
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
@@ -63,10 +62,10 @@ def mean_proportion(right: np.ndarray) -> Proportion:
 
 
 def merge(tables: dict[str, pa.Table], open_division: bool = False) -> pa.Table:
-    """Return one row an image, in order, with the columns of all steps and `image`, its place among the evaluation images.
+    """Return a table with one row an image, in order, of all steps' columns and `image`, the place in the evaluation.
 
-    The clean margin is the first step's: other machines' may differ in the last digits. In the open division a model may
-    answer otherwise in every step: then it is the least, with its prediction.
+    The clean margin is the first step's, since other machines' may differ in the last digits. Where a model of the open
+    division gives steps different answers, it is the least, with its prediction.
 
     Raises:
         BenchmarkError: two steps disagree about a label or, in the closed division, the clean verdict of an image, or share
@@ -98,17 +97,18 @@ def merge(tables: dict[str, pa.Table], open_division: bool = False) -> pa.Table:
 
 
 def unsteady(tables: dict[str, pa.Table]) -> int:
-    """Return on how many images the steps disagree about the clean prediction or verdict."""
-    seen = [np.stack([column(t, "clean_prediction"), column(t, "clean_margin") > 0]) for t in tables.values()]
-    return int((np.stack(seen) != seen[0]).any((0, 1)).sum())
+    """Return the number of images on whose clean prediction or verdict the steps disagree."""
+    clean = [np.stack([column(t, "clean_prediction"), column(t, "clean_margin") > 0]) for t in tables.values()]
+    return int((np.stack(clean) != clean[0]).any((0, 1)).sum())
 
 
 def attack_ids(evidence: pa.Table) -> list[str]:
+    """Return the attacks that have columns, by their ids."""
     return [name.removesuffix(":success") for name in evidence.column_names if name.endswith(":success")]
 
 
 def attacked(evidence: pa.Table) -> int:
-    """Return how many images are attacked, the first ones; all where nothing attacks."""
+    """Return how many of the first images are attacked; all where there is no attack."""
     names = [name for name in evidence.column_names if name.endswith(":success") or is_probe(name)]
     return min((len(column(evidence, name)) for name in names), default=evidence.num_rows)
 
@@ -119,18 +119,17 @@ def is_probe(name: str) -> bool:
 
 def probed(evidence: pa.Table) -> dict[tuple[str, float], np.ndarray]:
     """Return which attacked images (m,) the steps `reliability` and `pictures` broke, by the norm and radius of the ball."""
-    found: dict[tuple[str, float], np.ndarray] = {}
-    for name in evidence.column_names:
-        if is_probe(name):
-            _, norm, eps = name.split(" ")
-            broken = column(evidence, name)
-            found[norm, float(eps)] = broken | found.get((norm, float(eps)), np.zeros_like(broken))
-    return found
+    balls: dict[tuple[str, float], np.ndarray] = {}
+    for name in filter(is_probe, evidence.column_names):
+        _, norm, eps = name.split(" ")
+        ball, broken = (norm, float(eps)), column(evidence, name)
+        balls[ball] = broken | balls.get(ball, np.zeros_like(broken))
+    return balls
 
 
 def check_sandwich(evidence: pa.Table, row: str) -> None:
-    """Raise a BenchmarkError where an image is certified although misclassified, or both certified and successfully attacked;
-    with the image's index, both verdicts and both margins.
+    """Raise a BenchmarkError where an image is certified although misclassified, or both certified and successfully attacked.
+    It names the image, both verdicts and both margins.
     """
     for attack in attack_ids(evidence):
         for norm in ("linf", "l2"):
@@ -163,15 +162,15 @@ def clean(evidence: pa.Table) -> Proportion:
 
 
 def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = ()) -> tuple[RobustResult, ...]:
-    """Count for each threat model of the track the attacked images right when clean that nothing broke within its radius: no
-    attack of the track, no `adaptive` one, brought against the row, and no probe.
+    """Count robust images for each threat model of the track: attacked, right when clean, and broken by no attack of the
+    track, no `adaptive` attack on the row and no probe.
 
     Raises:
-        BenchmarkError: other images were attacked than the track wants.
+        BenchmarkError: other images were attacked than the track requires.
     """
-    found, due = attacked(evidence), track.evaluation.attacked or evidence.num_rows
-    if track.threats and found != due:
-        raise BenchmarkError(f"{found} images were attacked where track {track.name} wants {due}; run `rvb repro`")
+    count, due = attacked(evidence), track.evaluation.attacked or evidence.num_rows
+    if track.threats and count != due:
+        raise BenchmarkError(f"{count} images were attacked where track {track.name} wants {due}; run `rvb repro`")
     specs = {spec.id: spec for suite in (*track.suites.values(), adaptive) for spec in suite}
     results = []
     for threat in track.threats:
@@ -181,19 +180,19 @@ def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = 
 
 
 def unbroken(evidence: pa.Table, threat: ThreatModel) -> np.ndarray:
-    """Which of the attacked images (m,) are right when clean and within `threat` broken by no attack and no probe."""
-    found: np.ndarray = column(evidence, "clean_margin")[: attacked(evidence)] > 0
+    """Return which attacked images (m,) are right when clean and broken by no attack or probe within `threat`."""
+    robust: np.ndarray = column(evidence, "clean_margin")[: attacked(evidence)] > 0
     for attack in attack_ids(evidence):
         near = column(evidence, f"{attack}:{threat.norm.lower()}") <= threat.eps + ROUNDING
-        found &= ~(column(evidence, f"{attack}:success") & near)
+        robust &= ~(column(evidence, f"{attack}:success") & near)
     for (norm, eps), broken in probed(evidence).items():
         if norm == threat.norm and eps <= threat.eps:
-            found &= ~broken
-    return found
+            robust &= ~broken
+    return robust
 
 
 def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[CertifiedResult, ...]:
-    """For each radius of the track: images right when clean whose certified radius reaches it."""
+    """Count, for each radius of the track, the images that are right when clean and certified at it."""
     correct, radius = column(evidence, "clean_margin") > 0, column(evidence, "certified_l2")
     return reaching(track.certified_radii, correct, radius, certificate)
 
@@ -201,7 +200,7 @@ def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[Certi
 def reaching(
     radii: Sequence[float], right: np.ndarray, radius: np.ndarray, certificate: str
 ) -> tuple[CertifiedResult, ...]:
-    """For each of `radii`: images that are `right` (n,) and whose l2 `radius` (n,) reaches it."""
+    """Count, for each of `radii`, the images that are `right` (n,) and whose l2 `radius` (n,) reaches it."""
     return tuple(
         CertifiedResult(
             threat=ThreatModel(norm="L2", eps=eps),
@@ -213,9 +212,10 @@ def reaching(
 
 
 def check_smoothed(evidence: pa.Table, rules: SmoothingSpec, row: str) -> None:
-    """Check smoothed radii against their counts: `count` of `samples` on the candidate must be less likely than alpha / looks
-    for every smoothed classifier whose radius is smaller than the one given. Raise a BenchmarkError, with the image's index,
-    where counts do not carry a radius, or contradict each other or the rules.
+    """Raise a BenchmarkError, with the image, where a smoothed radius does not follow from its counts and the rules.
+
+    `count` of `samples` on the candidate must be less likely than alpha / looks for every smoothed classifier of a smaller
+    radius.
     """
     radius = finite_column(evidence, "smoothed_l2", row)
     names = ("prediction", "candidate", "count", "samples", "spent")
@@ -223,7 +223,7 @@ def check_smoothed(evidence: pa.Table, rules: SmoothingSpec, row: str) -> None:
     answered = radius > 0
     fits = (radius >= 0) & (prediction == np.where(answered, candidate, -1)) & (count >= 0) & (count <= samples)
     fits &= (samples >= 1) & (samples + rules.n0 <= spent) & (spent <= rules.n + rules.n0)
-    some = np.maximum(count, 1)  # no hit at all carries no radius; betainc wants a positive count
+    some = np.maximum(count, 1)  # betainc needs a positive count; without a hit there is no radius
     tail = np.where(count > 0, betainc(some, np.maximum(samples - some, 0) + 1, ndtr(radius / rules.sigma)), 1.0)
     wrong = np.flatnonzero(~fits | (answered & (tail > rules.alpha / rules.looks)))
     if len(wrong):
@@ -236,7 +236,7 @@ def check_smoothed(evidence: pa.Table, rules: SmoothingSpec, row: str) -> None:
 
 
 def smoothed(evidence: pa.Table, radii: Sequence[float], rules: SmoothingSpec, guarantee: str) -> SmoothedResult:
-    """Count the smoothed version: right where it answers with the label, certified where its radius reaches too."""
+    """Count the smoothed version: right where it answers with the label, certified where its radius reaches, too."""
     right = column(evidence, "smoothed_prediction") == column(evidence, "label")
     radius = column(evidence, "smoothed_l2")
     return SmoothedResult(
@@ -249,8 +249,8 @@ def smoothed(evidence: pa.Table, radii: Sequence[float], rules: SmoothingSpec, g
 
 
 def corrupted(evidence: pa.Table, rules: CorruptionSpec, parameters: str, versions: dict[str, str]) -> CorruptionResult:
-    """Return the accuracy on corrupted copies, of each corruption and severity, and the means over them. Raise a
-    BenchmarkError where one lacks its column, or an image its verdict.
+    """Return the accuracy on corrupted copies, by corruption and severity, and the means. Raise a BenchmarkError for a column
+    that is missing or lacks an image.
     """
     right = {}
     for corruption, severity in rules.cells:
@@ -293,27 +293,27 @@ def without_attention(evidence: pa.Table) -> AttentionResult:
 
 
 def per_image(evidence: pa.Table, record: Record) -> PerImage:
-    """Return what each number of a Record counts, image by image; raise a BenchmarkError where one is not the sum of them."""
+    """Return the Record's numbers image by image; raise a BenchmarkError where a number is not their sum."""
     right = column(evidence, "clean_margin") > 0
     scores = {"clean": right}
-    scores |= {f"robust {one.threat.label}": unbroken(evidence, one.threat) for one in record.robust}
-    if record.division == "closed":  # a random model has another clean pass in every step: see merge
+    scores |= {f"robust {robust.threat.label}": unbroken(evidence, robust.threat) for robust in record.robust}
+    if record.division == "closed":  # a random model has another clean pass in every step: see `merge`
         of_attacks = right[: attacked(evidence)]
         scores |= {name: of_attacks & ~column(evidence, f"{name}:success") for name in attack_ids(evidence)}
     radii = {}
     if record.certified:
         radii["certified"] = radius = column(evidence, "certified_l2")
-        scores |= {f"certified {one.threat.label}": right & (radius >= one.threat.eps) for one in record.certified}
+        scores |= {f"certified {c.threat.label}": right & (radius >= c.threat.eps) for c in record.certified}
     if record.smoothed:
         radii["smoothed"] = radius = column(evidence, "smoothed_l2")
         answered = column(evidence, "smoothed_prediction") == column(evidence, "label")
         scores["smoothed clean"] = answered
-        for one in record.smoothed.certified:
-            scores[f"smoothed {one.threat.label}"] = answered & (radius >= one.threat.eps)
-    if record.corrupted:
-        for name, severities in ((one.name, record.corrupted.rules.severities) for one in record.corrupted.corruptions):
-            copies = [column(evidence, f"corrupted {name} {severity}") for severity in severities]
-            scores[f"corrupted: {name}"] = np.sum(copies, axis=0)
+        smoothed = record.smoothed.certified
+        scores |= {f"smoothed {c.threat.label}": answered & (radius >= c.threat.eps) for c in smoothed}
+    if copies := record.corrupted:
+        for name in (corruption.name for corruption in copies.corruptions):
+            verdicts = [column(evidence, f"corrupted {name} {severity}") for severity in copies.rules.severities]
+            scores[f"corrupted: {name}"] = np.sum(verdicts, axis=0)
     images = PerImage(
         row=record.row,
         scores={name: "".join(map(str, np.asarray(score).astype(int))) for name, score in scores.items()},
@@ -325,6 +325,7 @@ def per_image(evidence: pa.Table, record: Record) -> PerImage:
 
 
 def finite_column(evidence: pa.Table, name: str, row: str) -> np.ndarray:
+    """Return a `column`; raise a BenchmarkError where a value is missing or not finite."""
     values = column(evidence, name)
     if not is_whole(evidence, name) or not np.isfinite(values).all():
         raise BenchmarkError(f"{row}: the evidence column {name} holds a value that is missing or not finite")
@@ -332,16 +333,14 @@ def finite_column(evidence: pa.Table, name: str, row: str) -> np.ndarray:
 
 
 def is_whole(evidence: pa.Table, name: str) -> bool:
-    """Whether the column has a value of each image or, where it speaks of attacks, of each attacked one: as many as other
-    such columns, the first ones.
-    """
+    """Return whether the column has a value for every image or, if it is about attacks, for the attacked ones alone."""
     values = evidence[name]
     of_attacks = is_probe(name) or ":" in name or name.startswith("probe ")
-    known = attacked(evidence) if of_attacks else evidence.num_rows
-    return values.null_count == len(values) - known and values.slice(0, known).null_count == 0
+    count = attacked(evidence) if of_attacks else evidence.num_rows
+    return values.null_count == len(values) - count and values.slice(0, count).null_count == 0
 
 
 def column(evidence: pa.Table, name: str) -> np.ndarray:
-    """The values that are known: see `attacked`."""
+    """Return the column's values without nulls: see `attacked`."""
     values = evidence[name]
     return (values.drop_null() if values.null_count else values).to_numpy()

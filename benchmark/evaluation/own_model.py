@@ -1,4 +1,4 @@
-"""Anybody's own torch module: checked before it is evaluated, evaluated in a known state, and left as it was."""
+"""Check a user's torch module, evaluate it in a fixed state, and leave it as it was."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from benchmark.runtime.errors import BenchmarkError, near_miss, out_of_memory, s
 from benchmark.specs.threat import AttackSpec, Engine, Norm, as_number
 
 ROUNDING = 1e-6  # by which a pixel may lie outside [0, 1]
-BLIND = 0.1  # share of gradients that are not finite, and of images that stand, from which an attack says nothing
+BLIND = 0.1  # share of gradients that are not finite, and of robust images, above which an attack says nothing
 MIXING = 1e-4  # of the largest logit, by which an image's logits may differ with the other images of its batch
 NORMS: dict[str, Norm] = {"linf": "Linf", "l∞": "Linf", "inf": "Linf", "∞": "Linf", "l2": "L2", "2": "L2"}
-# where torch keeps the precision of float32 products, by the kind of device: the switch, its name, what it says for float32;
-# on a GPU the older switches, which set the newer ones too, as a model that reads them wants it
+# torch's switches for the precision of float32 products by device type: object, attribute, value for float32. On a GPU the
+# older switches, which set the newer ones too: a model may read either.
 PRODUCTS = {
     "cpu": tuple(
         (getattr(torch.backends.mkldnn, kind), "fp32_precision", "ieee") for kind in ("matmul", "conv", "rnn")
@@ -38,23 +38,23 @@ class TimeIsUp(Exception):
 
 
 def autoattack_spec(norm: object, eps: Any, seed: SupportsIndex, images: torch.Tensor) -> AttackSpec:
-    """Return AutoAttack as the harness takes it, for a norm by its usual names, in any case: Linf or L∞, and L2."""
-    known = NORMS.get(str(norm).lower())
-    if not known:
+    """Return AutoAttack's specification; the norm may have any of its usual names, in any case: Linf or L∞, and L2."""
+    usual = NORMS.get(str(norm).lower())
+    if not usual:
         raise BenchmarkError(f"unknown norm {norm!r}; give one of {' and '.join(get_args(Norm))}")
     number = whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
-    return AttackSpec(attack="autoattack", norm=known, eps=radius(known, eps, images), seed=number)
+    return AttackSpec(attack="autoattack", norm=usual, eps=radius(usual, eps, images), seed=number)
 
 
 def check_engine(engine: object) -> None:
-    """Raise a BenchmarkError where there is no such engine of AutoAttack."""
+    """Raise a BenchmarkError for an engine that AutoAttack has not."""
     if engine not in get_args(Engine):
         raise BenchmarkError(f"unknown engine {engine!r}{near_miss(str(engine), get_args(Engine))}")
 
 
 def radius(norm: Norm, eps: Any, images: torch.Tensor) -> float:
-    """Return any real number as a radius for images (n, c, h, w): numpy's scalars and tensors without axes too, but no bool,
-    which is a mistake.
+    """Return a radius in pixels for images (n, c, h, w), from any real number, also numpy's and 0-d tensors, or from text
+    such as "8/255". Raise a BenchmarkError for anything else, bools too.
     """
     if getattr(eps, "ndim", 0):
         raise BenchmarkError(f"eps has shape {tuple(eps.shape)}; give one number from 0 on, in pixels of [0, 1]")
@@ -74,7 +74,7 @@ def radius(norm: Norm, eps: Any, images: torch.Tensor) -> float:
 
 
 def whole(name: str, given: SupportsIndex, allowed: range, words: str) -> int:
-    """Return a whole number in a range; raise a BenchmarkError, with `words` for the range, for anything else."""
+    """Return an integer; raise a BenchmarkError unless it is one and in the range, which `words` describe."""
     try:
         value = None if isinstance(given, bool) else operator.index(given)
     except TypeError:
@@ -85,29 +85,31 @@ def whole(name: str, given: SupportsIndex, allowed: range, words: str) -> int:
 
 
 def device_of(model: nn.Module, images: torch.Tensor, device: torch.device | str | None) -> torch.device:
-    """Return where the model is, and so where it is evaluated."""
+    """Return the device that the model is on, where it is evaluated."""
     if not isinstance(model, nn.Module):
         raise BenchmarkError(f"the model is a {type(model).__name__}; give a torch.nn.Module")
     if not isinstance(images, torch.Tensor):
         raise BenchmarkError(f"images are a {type(images).__name__}; give a torch.Tensor (n, c, h, w)")
     if any(nn.parameter.is_lazy(t) for t in (*model.parameters(), *model.buffers())):
         raise BenchmarkError("the model has lazy layers without weights; call it once on an image and load its weights")
-    held = next((t.device for t in (*model.parameters(), *model.buffers())), None)
-    if held and held.type == "meta":
+    own = next((t.device for t in (*model.parameters(), *model.buffers())), None)
+    if own and own.type == "meta":
         raise BenchmarkError("the model is on meta, where it has no weights; load it on a device")
     if device is None:
-        return held or images.device
+        return own or images.device
     try:
-        wanted = torch.device(device)
+        given = torch.device(device)
     except RuntimeError:
         raise BenchmarkError(f"unknown device {device!r}; give one such as 'cpu' or 'cuda'") from None
-    if held and (wanted.type != held.type or (wanted.index or 0) != (held.index or 0)):
-        raise BenchmarkError(f"the model is on {held}, not on {wanted}; move it with model.to({str(wanted)!r})")
-    return held or wanted
+    if own and (given.type, given.index or 0) != (own.type, own.index or 0):
+        raise BenchmarkError(f"the model is on {own}, not on {given}; move it with model.to({str(given)!r})")
+    return own or given
 
 
 def inputs(images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return copies on the device, images (n, c, h, w) float32 in [0, 1] and labels (n,) int64, or raise a BenchmarkError."""
+    """Return copies on the device: images (n, c, h, w) float32 in [0, 1], labels (n,) int64. Raise a BenchmarkError for bad
+    input.
+    """
     if images.ndim != 4 or not images.is_floating_point() or not all(images.shape[1:]):
         raise BenchmarkError(f"images are {images.dtype} {tuple(images.shape)}; give floats (n, c, h, w) in [0, 1]")
     if not isinstance(labels, torch.Tensor):
@@ -122,21 +124,20 @@ def inputs(images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> 
         raise BenchmarkError(
             f"images run from {low:.4g} to {high:.4g}; give pixels in [0, 1] and normalise inside the model"
         )
-    copied = images.float().to(device, copy=True).contiguous()
-    return copied.clamp(0, 1), labels.long().to(device)
+    return images.float().to(device, copy=True).contiguous().clamp(0, 1), labels.long().to(device)
 
 
 @torch.no_grad()
 def check(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> int:
-    """Ask the model about a first image and some more; return its number of classes.
+    """Run the model on a few images and return its number of classes.
 
     Raises:
-        BenchmarkError: the model fails, writes to its input, returns no logits, or mixes images; or a label is no class.
+        BenchmarkError: the model fails, changes its input, returns no logits, or mixes images; or a label is no class.
     """
-    one = images[:1].clone()
-    before, version = one.clone(), one._version
-    output = _asked(model, one)
-    if one._version != version or not torch.equal(one, before):  # `.data` changes no version
+    image = images[:1].clone()
+    before, version = image.clone(), image._version
+    output = _run(model, image)
+    if image._version != version or not torch.equal(image, before):  # `.data` changes no version
         raise BenchmarkError(
             "the model changes its input in place, and so the images under attack; let it work on a copy, as by x.clone()"
         )
@@ -151,10 +152,11 @@ def check(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> int:
     return int(output.shape[1])
 
 
-def _asked(model: nn.Module, images: torch.Tensor) -> Any:
+def _run(model: nn.Module, images: torch.Tensor) -> Any:
+    """Return the model's output; raise a BenchmarkError where it fails."""
     try:
         return model(images.clone() if len(images) > 1 else images)
-    except Exception as error:  # whatever a model raises, in its own words
+    except Exception as error:  # any that a model raises
         if out_of_memory(error):
             raise
         weights = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32}
@@ -165,16 +167,11 @@ def _asked(model: nn.Module, images: torch.Tensor) -> Any:
 
 
 def _check_mixing(model: nn.Module, images: torch.Tensor) -> None:
-    """Raise a BenchmarkError where the logits of an image are others alone than among other images. Not of random models."""
-    together, again = _asked(model, images), _asked(model, images)
-    if (
-        len(images) < 2
-        or together.shape != again.shape
-        or len(together) != len(images)
-        or not torch.equal(together, again)
-    ):
+    """Raise a BenchmarkError where an image's logits depend on the other images of its batch. Random models are left out."""
+    together, again = _run(model, images), _run(model, images)
+    if len(images) < 2 or len(together) != len(images) or not torch.equal(together, again):
         return
-    alone = torch.cat([_asked(model, padded(one))[:1] for one in images.split(1)])
+    alone = torch.cat([_run(model, padded(image))[:1] for image in images.split(1)])
     apart = float((alone - together).abs().max())
     if apart > MIXING * (1 + float(together.abs().max())):
         raise BenchmarkError(
@@ -183,8 +180,8 @@ def _check_mixing(model: nn.Module, images: torch.Tensor) -> None:
         )
 
 
-def doubts(clean: torch.Tensor, classes: int) -> list[str]:
-    """Return what is odd about the clean predictions: right (n,) bool."""
+def chance_warnings(clean: torch.Tensor, classes: int) -> list[str]:
+    """Return a warning where clean predictions, right (n,) bool, are no better than chance."""
     right, n = int(clean.sum()), len(clean)
     if n < 16 or binomtest(right, n, 1 / classes, alternative="greater").pvalue <= 0.01:
         return []
@@ -195,7 +192,7 @@ def doubts(clean: torch.Tensor, classes: int) -> list[str]:
 
 
 def odd_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> list[str]:
-    """Return a warning that names the images at which the model's gradient is not finite; none where it is everywhere."""
+    """Return a warning that names the images at which the model's gradient is not finite, if any."""
     odd: list[int] = []
     for rows in torch.arange(len(images), device=images.device).split(batch_size):
         gradient, _ = margin_gradient(model, images[rows], labels[rows])
@@ -206,19 +203,19 @@ def odd_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, 
 
 
 def after_attack(model: FiniteGradients, robust: torch.Tensor, again: torch.Tensor) -> list[str]:
-    """Return warnings of gradients that were not finite on an attack's way, and of verdicts that differ between two passes.
+    """Return warnings about gradients that were not finite during an attack, and verdicts that differ between two passes.
 
     Args:
-        robust: (n,) bool, the images that the attack left; again: (n,) bool, those that another pass gets right.
+        robust: (n,) bool, images that the attack did not break; again: (n,) bool, images that another pass gets right.
 
     Raises:
-        BenchmarkError: the attack was blind: a tenth of the gradients were not finite, and a tenth of the images stand.
+        BenchmarkError: more than a tenth of the gradients were not finite, and more than a tenth of the images are robust.
     """
     share = model.odd / max(model.asked, 1)
     if share > BLIND and int(robust.sum()) > BLIND * len(robust):
         raise BenchmarkError(
             f"the model's input gradient is not finite (NaN or infinity) at {share:.0%} of the points that the attack asked "
-            "about; AutoAttack cannot judge it"
+            "about; AutoAttack cannot evaluate it"
         )
     words = [f"{model.odd} of {model.asked} gradients that the attack met were not finite"] if model.odd else []
     if other := int((again != robust).sum()):
@@ -228,13 +225,14 @@ def after_attack(model: FiniteGradients, robust: torch.Tensor, again: torch.Tens
 
 @contextmanager
 def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Hold the model in evaluation mode, frozen, products in float32, torch's generators apart. All is as it was afterwards:
-    modes, parameters, buffers, which parameters have gradients, precisions, what traces. Threads take turns.
+    """Keep the model in evaluation mode, frozen, with products in float32 and torch's generators forked. Threads take turns.
+
+    Afterwards modes, parameters, buffers, `requires_grad`, precisions and tracers are as before.
     """
     generators = [device] if device.type == "cuda" else []
     with _TURN:
         tracing, gradients, dtype = sys.gettrace(), torch.is_grad_enabled(), torch.get_default_dtype()
-        with _held(model), _in_float32(device.type):
+        with _restored(model), _in_float32(device.type):
             try:
                 with (
                     torch.inference_mode(False),
@@ -244,7 +242,7 @@ def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
                     yield
             except BenchmarkError:
                 raise
-            except (Exception, SystemExit) as error:  # whatever a later pass of the model raises
+            except (Exception, SystemExit) as error:  # any that a later pass of the model raises
                 if out_of_memory(error) or isinstance(error, TimeIsUp):
                     raise
                 words = f"the model, or the evaluation of it, fails: {said(error)[:500]}"
@@ -256,11 +254,12 @@ def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _held(model: nn.Module) -> Iterator[None]:
+def _restored(model: nn.Module) -> Iterator[None]:
+    """Put the model into evaluation mode, frozen, and restore it afterwards."""
     modes = [(module, module.training) for module in model.modules()]
-    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    own: list[Any] = [held for m in model.modules() for held in (m._buffers, m._parameters) if isinstance(held, dict)]
-    tensors = [(held, {**held}) for held in own]
+    gradients = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    places: list[Any] = [place for m in model.modules() for place in (m._buffers, m._parameters)]
+    tensors = [(place, {**place}) for place in places if isinstance(place, dict)]
     copies = [(tensor, tensor.detach().clone()) for tensor in (*model.buffers(), *model.parameters())]
     try:
         with suppress(NotImplementedError):  # a program of torch.export's has no modes
@@ -269,22 +268,22 @@ def _held(model: nn.Module) -> Iterator[None]:
         for module, was in modes:
             module.training = was
         raise BenchmarkError(f"the model does not go into evaluation mode: {said(error)}") from error
-    for parameter, _ in wanted:
+    for parameter, _ in gradients:
         parameter.requires_grad_(False)
     try:
         yield
     finally:
         for module, was in modes:
             module.training = was
-        for place, held in tensors:
+        for place, content in tensors:
             place.clear()
-            place.update(held)
+            place.update(content)
         with torch.no_grad():
             for tensor, copy in copies:
                 if tensor.layout != torch.strided or not torch.equal(tensor, copy):
                     tensor.copy_(copy)
-        for parameter, gradient in wanted:
-            parameter.requires_grad_(gradient)
+        for parameter, required in gradients:
+            parameter.requires_grad_(required)
 
 
 @contextmanager

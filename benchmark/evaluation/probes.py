@@ -1,7 +1,7 @@
-"""Measurements of one model that indicators.py reads: numbers for each image, without a verdict.
+"""Measure one model for indicators.py: numbers for each image, without a verdict.
 
-Margins are the true logit less the largest other, of the float32 model on an image that the harness itself put into the
-ball and the box; an image is broken unless its margin is above 0.
+A margin is the true logit less the largest other, of the float32 model on an image that the harness put into the ball and the
+box. An image is broken unless its margin is above 0.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Probe = Callable[[torch.Tensor, torch.Tensor], ProbeResults]  # of one batch of 
 
 
 def first_threat(threats: tuple[ThreatModel, ...]) -> ThreatModel | None:
-    """The smallest Linf ball of a track, else the smallest l2 one, that holds more than a point."""
+    """Return the smallest Linf ball of a track, else the smallest l2 one, that is larger than a point."""
     return next((threat for threat in threats if threat.eps > 0), None)
 
 
 def radii(threat: ThreatModel, shape: tuple[int, ...]) -> tuple[ThreatModel, ...]:
-    """`RADII` balls that grow by a constant factor from `threat` to the one that holds every image of (c, h, w) `shape`."""
+    """Return `RADII` balls that grow by a constant factor from `threat` to the ball of all images of `shape` (c, h, w)."""
     largest = 1.0 if threat.norm == "Linf" else math.sqrt(math.prod(shape))
     factor = max(largest / threat.eps, 1.0) ** (1 / (RADII - 1))
     sizes = [threat.eps * factor**k for k in range(RADII - 1)] + [max(largest, threat.eps)]
@@ -53,12 +53,12 @@ def measure(
     done: ProbeResults | None = None,
     keep: Callable[[str, ProbeResults], None] = lambda _name, _done: None,
 ) -> ProbeResults:
-    """Return all that `probes` finds on images (n, c, h, w), float64 on the CPU.
+    """Return the results of all `probes` on images (n, c, h, w), float64 on the CPU.
 
     Args:
         seed: of every random start and draw; torch's own generator is seeded with it before each batch.
         done: probes measured before, in any order; they are not measured again.
-        keep: is given each probe's name and all that is measured so far.
+        keep: is called after each probe with its name and all results so far.
     """
     done = done or {}
     results: ProbeResults = {}
@@ -76,9 +76,9 @@ def measure(
 
 
 def probes(model: nn.Module, threat: ThreatModel, shape: tuple[int, ...], seed: int) -> dict[str, Probe]:
-    """What is measured, in order, each under its own name:
+    """Return the probes by name, in order:
 
-    - `clean` margin, and `again`, the same once more with another state of torch's generator;
+    - `clean` margin, and `again`, the same at another state of torch's generator;
     - `gradient`, the l2 norm of the margin's gradient, and `loss gradient`, of the cross-entropy's; NaN where there is none;
     - `fgsm`: margin after one signed step of the radius (Linf only);
     - `noise`: the least margin of `DRAWS` random points, corners of the Linf ball or points of the l2 sphere;
@@ -118,13 +118,13 @@ def probes(model: nn.Module, threat: ThreatModel, shape: tuple[int, ...], seed: 
 def after_pgd(
     model: nn.Module, seed: int, ball: ThreatModel, name: str, steps: int, loss: str = "", random_start: bool = True
 ) -> Probe:
-    """The margin, under `name`, after so many steps of PGD of `STEP` of the radius, and the cross-entropy under `loss`."""
+    """Return the probe of the margin `name` after `steps` of PGD, and of the cross-entropy `loss` if named."""
 
     def probe(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
         size = STEP * ball.eps
         adversarial = pgd.attack(model, x, y, ball, seed=seed, steps=steps, step_size=size, random_start=random_start)
         output = logits(model, into_ball(adversarial, x, ball, "pgd"), len(x))
-        # float64, lest rounding hide a rise that the attack itself could see
+        # in float64, so that rounding hides no rise that the attack sees
         losses = {loss: functional.cross_entropy(output.double(), y, reduction="none")} if loss else {}
         return {name: margins(output, y), **losses}
 
@@ -132,13 +132,13 @@ def after_pgd(
 
 
 def probed_within(results: ProbeResults, threat: ThreatModel) -> torch.Tensor:
-    """(n,) bool: images that some probe inside `threat` showed to be wrong."""
+    """Return which images (n,) some probe inside `threat` broke."""
     inside = {"fgsm", "noise", "clean start", f"radius {threat.eps:g}", *(f"steps {k}" for k in STEPS)} & results.keys()
     return torch.stack([results[name] <= 0 for name in inside]).any(0)
 
 
 def noise(model: nn.Module, x: torch.Tensor, y: torch.Tensor, threat: ThreatModel, seed: int) -> torch.Tensor:
-    """The least margin (n,) over `DRAWS` random points of the ball's surface, clamped to the box."""
+    """Return the least margin (n,) over `DRAWS` random points of the ball's surface, clamped to the box."""
     generator, least = torch.Generator().manual_seed(seed), torch.full((len(x),), torch.inf, device=x.device)
     for _ in range(DRAWS):
         drawn = torch.randn(x.shape, generator=generator).to(x.device)
@@ -153,7 +153,7 @@ def _margin(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _gradient_norm(loss: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """(n,) l2 norms of the gradient of `loss` at the images, NaN where none comes back."""
+    """Return l2 norms (n,) of the gradient of `loss` at the images, NaN where there is none."""
     probe = x.clone().requires_grad_()
     with torch.enable_grad():
         value = loss(probe)

@@ -1,4 +1,4 @@
-"""What `benchmark.evaluate` found: numbers with intervals, a table of the images, and a page."""
+"""The report of `benchmark.evaluate`: numbers with intervals, a table of the images, and a page."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class AttackReport:
 
     threat: ThreatModel
     engine: Engine
-    robust: torch.Tensor  # (m,) bool: right on the clean image, and all of AutoAttack's parts failed
-    decided: torch.Tensor  # (m,) bool: False where the time was up before it was known
+    robust: torch.Tensor  # (m,) bool: right on the clean image, and broken by no part of AutoAttack
+    decided: torch.Tensor  # (m,) bool: False where the time was up before
     adversarial: torch.Tensor  # (m, c, h, w) float32: the adversarial image where one was found, else the clean one
     moved: torch.Tensor  # (m,) its l2 distance from the clean image, in pixels
     remaining: dict[str, int]  # robust images after each part, in order; empty where the time was up
@@ -66,16 +66,16 @@ class Report:
     radii: tuple[float, ...]  # l2, at which certified accuracy is counted
     certified: Certified | None  # None where no certificate was asked for
     smoothed: Smoothed | None
-    warnings: tuple[str, ...]  # signs that the numbers may be unreliable
+    warnings: tuple[str, ...]  # that the numbers may be unreliable
     parameters: int
     seconds: float  # that the call took
     environment: dict[str, str]
 
     def _counted(self) -> Iterator[tuple[str, torch.Tensor, int]]:
-        """Each accuracy: its name, the images that count (m,), and how many were undecided when the time was up."""
+        """Yield each accuracy: name, images that count (m,), and number of undecided images."""
         yield "clean", self.clean, 0
-        for one in self.attacks:
-            yield f"AutoAttack {one.threat.label}", one.robust, int((~one.decided).sum())
+        for attack in self.attacks:
+            yield f"AutoAttack {attack.threat.label}", attack.robust, int((~attack.decided).sum())
         if self.certified:
             for radius in self.radii:
                 reached = self.clean & (self.certified.radii >= radius)
@@ -88,28 +88,27 @@ class Report:
 
     @property
     def numbers(self) -> dict[str, Proportion]:
-        """Accuracies by name, such as "AutoAttack Linf 0.0313725", with 95% intervals. Undecided images are not robust."""
+        """Accuracies by name, such as "AutoAttack Linf 0.0313725", with 95% intervals. Undecided images do not count."""
         return {name: proportion(hits.numpy()) for name, hits, _ in self._counted()}
 
     @property
     def undecided(self) -> dict[str, int]:
-        """Images that were undecided when the time was up, by number."""
+        """Images that were undecided when the time was up, by the accuracy's name."""
         return {name: count for name, _, count in self._counted() if count}
 
     @property
     def images(self) -> dict[str, np.ndarray]:
-        """A column (n,) of each fact about the images: `pandas.DataFrame(report.images)` is a table of them.
-
-        Of images that were not attacked, or are undecided, a column of an attack holds None.
+        """Columns (n,) by name: `pandas.DataFrame(report.images)` is a table of the images. A column of an attack holds None
+        for images that were not attacked, or are undecided.
         """
         columns: dict[str, np.ndarray] = {
             "label": self.labels.numpy(), "prediction": self.prediction.numpy(), "clean": self.clean.numpy(),
         }  # fmt: skip
-        for one in self.attacks:
+        for attack in self.attacks:
             column = np.full(len(self.labels), None, dtype=object)
-            known = one.decided.numpy()
-            column[: len(known)][known] = one.robust.numpy()[known]
-            columns[f"AutoAttack {one.threat.label}"] = column
+            decided = attack.decided.numpy()
+            column[: len(decided)][decided] = attack.robust.numpy()[decided]
+            columns[f"AutoAttack {attack.threat.label}"] = column
         if self.certified:
             columns["certified_l2"] = self.certified.radii.numpy()
         if self.smoothed:
@@ -118,14 +117,14 @@ class Report:
         return columns
 
     def lines(self) -> list[tuple[str, str, str, str]]:
-        """Each number with its percent, its interval, and its images, in words."""
-        found = []
+        """Return name, percent, interval and images of each number, in words."""
+        lines = []
         for name, p in self.numbers.items():
             count = f"{p.count} of {p.n}"
             if open_ := self.undecided.get(name, 0):
                 count = f"{p.count} to {p.count + open_} of {p.n}: {open_} undecided"
-            found.append((name, f"{100 * p.value:.1f}", f"{100 * p.low:.1f}–{100 * p.high:.1f}", count))
-        return found
+            lines.append((name, f"{100 * p.value:.1f}", f"{100 * p.low:.1f}–{100 * p.high:.1f}", count))
+        return lines
 
     def __str__(self) -> str:
         width = max(len(name) for name in self.numbers)
@@ -134,7 +133,7 @@ class Report:
         return "\n".join([f"{self.model} on {self.data}, {self.seconds:g} s", *rows, *warnings])
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the adversarial images, as JSON values."""
+        """Return everything but the adversarial images, as JSON values."""
         return {
             "model": self.model,
             "data": self.data,
@@ -142,8 +141,8 @@ class Report:
             "numbers": {name: p.model_dump(mode="json") for name, p in self.numbers.items()},
             "undecided": self.undecided,
             "attacks": [
-                {"threat": one.threat.model_dump(mode="json"), "engine": one.engine, "remaining": one.remaining}
-                for one in self.attacks
+                {"threat": a.threat.model_dump(mode="json"), "engine": a.engine, "remaining": a.remaining}
+                for a in self.attacks
             ],
             "guarantees": [part.guarantee for part in (self.certified, self.smoothed) if part],
             "warnings": list(self.warnings),
@@ -170,13 +169,13 @@ class Report:
         elif path.suffix == ".safetensors":
             from safetensors.torch import save
 
-            files.write(path, save({one.threat.label: one.adversarial.contiguous() for one in self.attacks}))
+            files.write(path, save({a.threat.label: a.adversarial.contiguous() for a in self.attacks}))
         else:
             raise BenchmarkError(f"{path}: a report is saved as .html, .json, .csv or .safetensors")
         return path
 
     def to_html(self) -> str:
-        """One page that needs no other file: numbers, the curve over the radius, warnings, and the images."""
+        """Return a self-contained page: numbers, the curve over the radius, warnings, and the images."""
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
         pages = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
@@ -190,7 +189,7 @@ class Report:
         return f"<table>{cells}</table>" + "".join(f"<p>warning: {escape(words)}</p>" for words in self.warnings)
 
     def _curve(self) -> str:
-        """Accuracy over the l2 radius, as SVG: attacked points above, the certified and the smoothed curve below."""
+        """Return accuracy over the l2 radius as SVG: points of attacks, curves of certificate and smoothing."""
         import altair as alt
         import pandas as pd
         import vl_convert as vlc
@@ -200,13 +199,14 @@ class Report:
         if self.smoothed:
             curves["smoothed"] = (self.smoothed.prediction == self.labels, self.smoothed.radius)
         for name, (right, radii) in curves.items():
-            held = torch.where(right, radii, -1.0).numpy()
-            for radius in np.unique([0.0, *held[held > 0]]):
-                points.append({"radius": float(radius), "percent": 100 * float((held >= radius).mean()), "what": name})
+            reached = torch.where(right, radii, -1.0).numpy()
+            for radius in np.unique([0.0, *reached[reached > 0]]):
+                share = 100 * float((reached >= radius).mean())
+                points.append({"radius": float(radius), "percent": share, "what": name})
         points += [
-            {"radius": one.threat.eps, "percent": 100 * float(one.robust.double().mean()), "what": "AutoAttack"}
-            for one in self.attacks
-            if one.threat.norm == "L2"
+            {"radius": a.threat.eps, "percent": 100 * float(a.robust.double().mean()), "what": "AutoAttack"}
+            for a in self.attacks
+            if a.threat.norm == "L2"
         ]
         if not points:
             return ""

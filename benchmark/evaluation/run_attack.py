@@ -1,7 +1,7 @@
-"""Runs attacks on one model in batches, re-tests what they return, and keeps the state of each image.
+"""Run attacks on one model in batches, evaluate again what they return, and keep the state of each image.
 
-Verdicts are the harness's own: an image is broken when the float32 model's true logit is not above every other on an
-image that the harness itself put into the ball and the box. A tie counts as broken.
+The harness decides: an image is broken when the float32 model's true logit is not above every other, on an image that the
+harness itself put into the ball and the box. A tie counts as broken.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Report = Callable[[str], None]
 
 @dataclass
 class AttackState:
-    """How far one attack has come on one model; survives a kill."""
+    """The progress of one attack on one model; survives a kill."""
 
     adversarial: torch.Tensor
     robust: torch.Tensor  # (n,) bool: correct on the clean image and not broken yet
@@ -55,29 +55,29 @@ class AttackState:
 
     @classmethod
     def joined(cls, states: Sequence[AttackState]) -> AttackState:
-        """That of one attack on several sets of images, which it went through one by one."""
+        """Return the state of one attack on several sets of images together."""
         return cls(
-            torch.cat([one.adversarial for one in states]),
-            torch.cat([one.robust for one in states]),
-            {name: sum(one.remaining[name] for one in states) for name in states[0].remaining},
-            list(dict.fromkeys(warning for one in states for warning in one.warnings)),
+            torch.cat([state.adversarial for state in states]),
+            torch.cat([state.robust for state in states]),
+            {name: sum(state.remaining[name] for state in states) for name in states[0].remaining},
+            list(dict.fromkeys(warning for state in states for warning in state.warnings)),
             engine=states[0].engine,
         )
 
 
 @dataclass(frozen=True)
 class Attack:
-    """How the harness runs one attack on one model."""
+    """One attack on one model, as the harness runs it."""
 
     model: nn.Module
     spec: AttackSpec
     batch_size: int  # of verdicts
-    engine: Engine  # that an attack with several runs
-    report: Report  # is told what is running, for progress
-    module: Any  # the attack; anything with the attributes of a file of benchmark/attacks
-    search: Mapping[str, int] | None = None  # how an attack that goes image by image asks: `slots` and `flops`
-    together: int | None = None  # images that are attacked at a time, where it is not `batch_size`
-    wide: int = 0  # images in a call of what AutoAttack asks in larger ones (attacks/autoattack.py); 0 for none
+    engine: Engine  # of an attack that has several
+    report: Report  # is called with what is running, for progress
+    module: Any  # the attack: a file of benchmark/attacks, or an object with its attributes
+    search: Mapping[str, int] | None = None  # `slots` and `flops` of an attack that searches image by image
+    together: int | None = None  # images attacked at a time, if not `batch_size`
+    wide: int = 0  # images in AutoAttack's larger calls (attacks/autoattack.py); 0 for none
 
     def on(
         self,
@@ -87,14 +87,14 @@ class Attack:
         first: int = 0,
         place: str = "",
     ) -> AttackState:
-        """Run it, component by component, each on the images (n, c, h, w) still robust; resume from `checkpoint`.
+        """Run the attack component by component, each on the images (n, c, h, w) still robust; resume from `checkpoint`.
 
         Args:
-            first: the number of the first image in the data set, where these are not its first ones.
-            place: what a line of progress adds.
+            first: the index of the first image in the data set.
+            place: is added to lines of progress.
 
         Raises:
-            BenchmarkError: unknown parameters, or the attack returned what it may not.
+            BenchmarkError: unknown parameters, or images that an attack may not return.
         """
         used = self.engine if hasattr(self.module, "engines") else None
         if checkpoint and checkpoint.exists():
@@ -132,8 +132,8 @@ class Attack:
         return state
 
     def verdict(self, states: Sequence[AttackState], labels: torch.Tensor) -> tuple[AttackState, Predictions]:
-        """Join the states of several sets of images, whose `adversarial` (n, c, h, w) are clean where nothing was found, with
-        the attack's warnings about its components; and the model's verdict in fixed batches, which decides.
+        """Return the joined state of several sets of images, with the attack's warnings about its components, and the model's
+        predictions for `adversarial` in fixed batches, which decide.
         """
         state = AttackState.joined(states)
         flags = self.module.flags(state.remaining, len(state.robust)) if hasattr(self.module, "flags") else []
@@ -143,7 +143,7 @@ class Attack:
     def _attack(
         self, state: AttackState, images: torch.Tensor, labels: torch.Tensor, index: torch.Tensor, first: int
     ) -> None:
-        """Attack the images `index` (m,) by the running component, and keep what is broken by the harness's own verdict."""
+        """Attack the images `index` (m,) by the running component, and keep those that are broken."""
         spec, options, notes = self.spec, dict[str, Any](), Notes()
         if hasattr(self.module, "components"):
             options["component"] = state.component
@@ -163,25 +163,25 @@ class Attack:
                 raise
             raise BenchmarkError(f"attack {spec.id}: {error}; see benchmark/attacks/{spec.attack}.py") from error
         adversarial = into_ball(adversarial, images[index], spec.threat, spec.id)
-        broken = ~self._correct_in_full_batches(state.adversarial, adversarial, labels, index)
+        broken = ~self._is_correct(state.adversarial, adversarial, labels, index)
         state.adversarial[index[broken]] = adversarial[broken]
         state.robust[index[broken]] = False
         state.warnings += [warning for warning in notes.warnings if warning not in state.warnings]
 
-    def _correct_in_full_batches(
-        self, adversarial: torch.Tensor, found: torch.Tensor, labels: torch.Tensor, index: torch.Tensor
+    def _is_correct(
+        self, adversarial: torch.Tensor, candidates: torch.Tensor, labels: torch.Tensor, index: torch.Tensor
     ) -> torch.Tensor:
-        """Return whether the model classifies each of `found`, what became of the images `index`, correctly: (m,) bool.
+        """Return whether the model classifies `candidates`, versions of the images `index`, correctly: (m,) bool.
 
-        They are evaluated in the batches of the final verdict, lest rounding break an image here and leave it there.
+        They are evaluated in the batches of the final verdict, so that rounding is the same in both.
         """
         correct = torch.empty_like(index, dtype=torch.bool)
         for batch in (index // self.batch_size).unique().tolist():
             rows = slice(batch * self.batch_size, (batch + 1) * self.batch_size)
-            here, tried = index // self.batch_size == batch, adversarial[rows].clone()
-            tried[index[here] - rows.start] = found[here]
-            judged = predict(self.model, tried, labels[rows], self.batch_size)
-            correct[here] = judged.correct[index[here] - rows.start]
+            inside, images = index // self.batch_size == batch, adversarial[rows].clone()
+            images[index[inside] - rows.start] = candidates[inside]
+            predictions = predict(self.model, images, labels[rows], self.batch_size)
+            correct[inside] = predictions.correct[index[inside] - rows.start]
         return correct
 
 
@@ -195,7 +195,7 @@ def run_attack(
     checkpoint: Path | None = None,
     engine: Engine = "fast",
 ) -> tuple[AttackState, Predictions]:
-    """Run an attack of benchmark/attacks; `Attack` describes the arguments, and its `verdict` what is returned."""
+    """Run an attack of benchmark/attacks; see `Attack` for the arguments, and `Attack.verdict` for the result."""
     module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
     attack = Attack(model, spec, batch_size, engine, lambda _: None, module)
     return attack.verdict([attack.on(images, labels, checkpoint)], labels)
@@ -216,17 +216,16 @@ def run_suite(
     together: int | None = None,
     wide: int = 0,
 ) -> Iterator[tuple[AttackSpec, AttackState, Predictions]]:
-    """Run attacks one after another: each with what it left and the verdict on it. Partial work is kept in `folder`.
+    """Run attacks one after another; yield each with its state and final predictions. Partial work is kept in `folder`.
 
-    An attack goes through all its components on one batch of images before it turns to the next, so that what it finds for
-    an image depends on that batch alone. torch's generator starts each batch at the attack's seed and the number of its
-    first image.
+    An attack runs all its components on one batch before the next, so that an image's result depends on that batch alone.
+    torch's generator starts each batch at the attack's seed and the index of its first image.
 
     Args:
-        brought: gives the attack that somebody contributed under a name, or None for that of benchmark/attacks.
+        brought: returns the attack that somebody contributed under a name, or None for that of benchmark/attacks.
         open_division: attacks of benchmark/attacks may meet a model without gradients, and warn of it; a contributed one
             gets the model itself.
-        together: images that are attacked at a time, where it is not `batch_size`, as for verdicts; `wide` is `Attack`'s.
+        together, wide: as in `Attack`.
     """
     for spec in specs:
         module, attacked, problem = brought(spec.attack), model, ""

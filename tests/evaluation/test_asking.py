@@ -1,4 +1,4 @@
-"""The same images in other ways: a model that answers otherwise in batches of some size is found, whichever the size."""
+"""A model that gives other answers in batches of some size is found, whichever the size."""
 
 from __future__ import annotations
 

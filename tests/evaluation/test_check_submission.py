@@ -10,7 +10,6 @@ from edited_file import edit
 from new_submission import NAME
 
 from benchmark.evaluation import check_submission as checked
-from benchmark.records.check import CheckReport
 
 NET = """\
 import torch
@@ -38,21 +37,20 @@ def folder(tmp_path, monkeypatch) -> Path:
     return new_submission.write(tmp_path, monkeypatch)
 
 
-def method(folder: Path, forward: str = PLAIN, init: str = "pass") -> None:
-    (folder / "method.py").write_text(NET.format(forward=forward.replace("\n", "\n        "), init=init))
-
-
-def report() -> CheckReport:
-    return checked.check_submission(NAME)
+def code(forward: str = PLAIN, init: str = "pass") -> str:
+    return NET.format(forward=forward.replace("\n", "\n        "), init=init)
 
 
 def failed() -> dict[str, str]:
-    return {check.name: check.found for check in report().failed}
+    return {check.name: check.found for check in checked.check_submission(NAME).failed}
 
 
-def test_a_linear_model_passes(folder) -> None:
-    method(folder)
+def test_a_linear_model_passes_and_rows_that_are_not_reached_in_time_fail(folder) -> None:
+    (folder / "method.py").write_text(code())
     assert not failed()
+    (late,) = checked.check_submission(NAME, seconds=-1).failed
+    assert (late.name, late.row) == ("time", f"{NAME}-small")
+    assert f"rvb check {NAME}-small" in late.found
 
 
 @pytest.mark.parametrize(
@@ -77,26 +75,26 @@ def test_a_linear_model_passes(folder) -> None:
     ],
 )  # fmt: skip
 def test_each_defect_is_found(folder, name, forward, init, words) -> None:
-    method(folder, forward, init)
-    found = failed()
-    assert name in found
-    assert words in found[name]
-    assert all("\n" not in text for text in found.values())
+    (folder / "method.py").write_text(code(forward, init))
+    problems = failed()
+    assert words in problems[name]
+    assert all("\n" not in text for text in problems.values())
 
 
-def test_what_a_stranger_raises_is_said_with_its_line(folder) -> None:
-    method(folder, "if len(x) > 2: raise KeyError('a\\nb')\n" + PLAIN)
-    found = failed()
-    assert set(found) == {"model", "training", "size"}
-    assert found["model"].startswith(f"{folder}/method.py, line 12: KeyError: ")
+def test_an_exception_of_submitted_code_is_named_with_its_line(folder) -> None:
+    (folder / "method.py").write_text(code("if len(x) > 2: raise KeyError('a\\nb')\n" + PLAIN))
+    problems = failed()
+    assert set(problems) == {"model", "training", "size"}
+    assert problems["model"].startswith(f"{folder}/method.py, line 12: KeyError: ")
 
 
 def test_an_open_model_may_be_random_and_without_gradients(folder) -> None:
     edit(folder / "submission.yaml", "summary:", "division: open\nsummary:")
-    method(folder, "return self.head((x.flatten(1) + 0.1 * torch.randn(64)).mul(16).round())")
-    assert not failed()
-    said = {check.name: check.found for check in report().checks}
-    assert said["division"].startswith("open: the model is random")
+    (folder / "method.py").write_text(code("return self.head((x.flatten(1) + 0.1 * torch.randn(64)).mul(16).round())"))
+    report = checked.check_submission(NAME)
+    assert not report.failed
+    division = next(check.found for check in report.checks if check.name == "division")
+    assert division.startswith("open: the model is random")
 
 
 @pytest.mark.parametrize(
@@ -113,31 +111,27 @@ def test_an_open_model_may_be_random_and_without_gradients(folder) -> None:
 )  # fmt: skip
 def test_a_bad_submission_yaml_is_found(folder, old, new, name, words) -> None:
     edit(folder / "submission.yaml", old, new)
-    found = failed()
-    assert words in found[name]
+    assert words in failed()[name]
 
 
-def test_missing_papers_fail(folder) -> None:
+def test_missing_files_fail(folder) -> None:
     (folder / "test_method.py").unlink()
     (folder / "README.md").write_text("# nothing\n")
     assert set(failed()) == {"tests", "license"}
     (folder / "README.md").write_text("License: Apache-2.0\n")
-    assert set(failed()) == {"tests"}
-    assert "Apache-2.0, not this repository's MIT" in next(n.found for n in report().notes if n.name == "license")
+    report = checked.check_submission(NAME)
+    assert [check.name for check in report.failed] == ["tests"]
+    assert any("Apache-2.0, not this repository's MIT" in note.found for note in report.notes)
 
 
-def test_a_maintainer_sees_what_the_code_does_beside(folder) -> None:
-    text = NET.format(
-        forward="self.seen = x.sum()\nreturn self.head(x.flatten(1))".replace("\n", "\n        "), init="pass"
-    )
-    head = "import requests\nfrom urllib.request import urlopen\n"
-    (folder / "method.py").write_text(text)
+def test_a_maintainer_sees_what_the_code_does_beside_computing(folder) -> None:
+    (folder / "method.py").write_text(code("self.seen = x.sum()\n" + PLAIN))
     (folder / "layers.py").write_text(
-        head + "import timm\ntimm.create_model('a', pretrained=True)\nopen('b').read()\ntorch.manual_seed(0)\n"
+        "import requests\nfrom urllib.request import urlopen\nimport timm\n"
+        "timm.create_model('a', pretrained=True)\nopen('b').read()\ntorch.manual_seed(0)\n"
     )
-    notes = [(note.name, note.found) for note in report().notes]
-    beside = [found for name, found in notes if name == "beside computing"]
-    assert beside == [
+    notes = [(note.name, note.found) for note in checked.check_submission(NAME).notes]
+    assert [found for name, found in notes if name == "beside computing"] == [
         "network: import of requests (layers.py, line 1)",
         "network: import of urllib.request (layers.py, line 2)",
         "network: pretrained=True (layers.py, line 4)",
@@ -146,10 +140,4 @@ def test_a_maintainer_sees_what_the_code_does_beside(folder) -> None:
     ]
     assert ("modules of its own", "Net") in notes
     assert ("a pass leaves traces", "attribute seen") in notes
-    assert next(found for name, found in notes if name == "size").startswith("650 parameters, 0.00 MiB")
-
-
-def test_rows_that_are_not_reached_in_time_fail() -> None:
-    found = checked.check_submission(NAME, seconds=-1).failed
-    assert [(check.name, check.row) for check in found] == [("time", f"{NAME}-small")]
-    assert f"rvb check {NAME}-small" in found[0].found
+    assert any(name == "size" and found.startswith("650 parameters, 0.00 MiB") for name, found in notes)

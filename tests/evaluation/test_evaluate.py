@@ -1,4 +1,4 @@
-"""`benchmark.evaluate`: one call on one's own model, its report, its limit of time, and what it goes on from."""
+"""`benchmark.evaluate`: one call on a user's model, its report, its time limit, and how it resumes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ from benchmark.evaluation.run_attack import Attack
 from benchmark.runtime.errors import BenchmarkError
 
 
-def test_the_numbers_are_those_of_auto_attack_and_the_report_says_them(model, images, labels, tmp_path) -> None:
+def test_the_numbers_are_those_of_auto_attack_and_the_report_has_them(model, images, labels, tmp_path) -> None:
     eps = float(model.radius(images, labels, "L2")[:11].median())
     report = benchmark.evaluate(model, images, labels, attacks=[("Linf", "2/255"), ("l2", eps)], batch_size=5)
-    for one, (norm, size) in zip(report.attacks, [("Linf", 2 / 255), ("L2", eps)], strict=True):
+    for attack, (norm, size) in zip(report.attacks, [("Linf", 2 / 255), ("L2", eps)], strict=True):
         plain = auto_attack(model, images, labels, norm=norm, eps=size, batch_size=5)
-        assert torch.equal(one.robust, plain.robust)
-        assert torch.equal(one.adversarial, plain.adversarial)
-        assert one.remaining == plain.remaining
-        assert one.decided.all()
+        assert torch.equal(attack.robust, plain.robust)
+        assert torch.equal(attack.adversarial, plain.adversarial)
+        assert attack.remaining == plain.remaining
+        assert attack.decided.all()
     assert report.numbers["clean"].count == 11
     assert report.numbers[f"AutoAttack L2 {eps:g}"].count == int(report.attacks[1].robust.sum())
-    assert "clean" in str(report)
-    assert f"{100 * 11 / 12:.1f}%" in str(report)
+    assert f"{100 * 11 / 12:.1f}%" in next(line for line in str(report).splitlines() if line.startswith("clean"))
     page = report.save(tmp_path / "report.html").read_text()
     assert "<svg" in page
     assert "11 of 12" in page
@@ -41,25 +40,22 @@ def test_the_numbers_are_those_of_auto_attack_and_the_report_says_them(model, im
     stored = json.loads(report.save(tmp_path / "report.json").read_text())
     assert stored["numbers"]["clean"]["count"] == 11
     assert stored["images"]["label"] == labels.tolist()
-    table = pd.read_csv(report.save(tmp_path / "report.csv"))
-    assert table["clean"].tolist() == report.clean.tolist()
-    kept = load_file(report.save(tmp_path / "report.safetensors"))
-    assert torch.equal(kept[f"L2 {eps:g}"], report.attacks[1].adversarial)
+    assert pd.read_csv(report.save(tmp_path / "report.csv"))["clean"].tolist() == report.clean.tolist()
+    tensors = load_file(report.save(tmp_path / "report.safetensors"))
+    assert torch.equal(tensors[f"L2 {eps:g}"], report.attacks[1].adversarial)
     with pytest.raises(BenchmarkError, match=r"saved as \.html, \.json, \.csv or \.safetensors"):
         report.save(tmp_path / "report.pdf")
 
 
 def test_a_track_by_name_brings_its_images_radii_and_rules(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)  # outside of a checkout
-    torch.manual_seed(0)
-    report = evaluate(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "digits", attacks=[], certificate=True)
-    assert len(report.labels) == 100
-    assert report.radii == (0.1, 0.25, 0.5)
-    assert report.attacks == ()
-    assert [name for name in report.numbers] == ["clean", "certified L2 0.1", "certified L2 0.25", "certified L2 0.5"]
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    report = evaluate(network, "digits", attacks=[], certificate=True)
+    assert (len(report.labels), report.radii, report.attacks) == (100, (0.1, 0.25, 0.5), ())
+    assert [*report.numbers] == ["clean", "certified L2 0.1", "certified L2 0.25", "certified L2 0.5"]
     assert "Handwritten digits" in str(report)
-    counted = evaluate(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "digits", count=5)
-    assert [one.threat.label for one in counted.attacks] == ["Linf 0.15", "L2 0.5", "L2 1"]
+    counted = evaluate(network, "digits", count=5)
+    assert [attack.threat.label for attack in counted.attacks] == ["Linf 0.15", "L2 0.5", "L2 1"]
     assert (len(counted.labels), counted.radii) == (5, (0.1, 0.25, 0.5))
 
 
@@ -70,13 +66,11 @@ def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(model,
         network[1].bias.copy_(model.bias)
     exact = model.radius(images, labels, "L2")
     report = evaluate(network, images, labels, attacks=[("L2", 0.05)], certificate=True, sigma=0.1)
-    assert report.certified is not None
     radii = report.certified.radii
     assert (radii[:11] <= exact[:11]).all()
     assert (radii[:11] > 0).any()
     assert radii[11] == 0
     assert report.certified.guarantee
-    assert report.smoothed is not None
     assert report.smoothed.done == 12
     assert "smoothed clean" in report.numbers
     monkeypatch.setattr(module, "_attacked", lambda *_: pytest.fail("attacked"))
@@ -96,8 +90,7 @@ def test_a_certificate_that_an_attack_refutes_is_never_reported(model, images, m
 
 def test_what_is_undecided_when_the_time_is_up_is_not_robust_and_is_said(model, images, labels, monkeypatch) -> None:
     """The clock stands still until the second batch is attacked."""
-    calls = []
-    on = Attack.on
+    calls, on = [], Attack.on
 
     def slow(self, images, labels, checkpoint=None, first=0):
         calls.append(first)
@@ -107,15 +100,13 @@ def test_what_is_undecided_when_the_time_is_up_is_not_robust_and_is_said(model, 
     monkeypatch.setattr(module._Clock, "is_up", property(lambda _: len(calls) > 1))
     report = evaluate(model, images, labels, attacks=[("Linf", 0.02)], batch_size=8, minutes=10)
     whole = auto_attack(model, images, labels, norm="Linf", eps=0.02, batch_size=8)
-    one = report.attacks[0]
-    assert torch.equal(one.robust[:8], whole.robust[:8])
-    assert not one.robust[8:].any()
-    assert one.decided.tolist() == [True] * 8 + [False] * 3 + [True]  # wrong when clean: decided
+    attack = report.attacks[0]
+    assert torch.equal(attack.robust[:8], whole.robust[:8])
+    assert not attack.robust[8:].any()
+    assert attack.decided.tolist() == [True] * 8 + [False] * 3 + [True]  # wrong when clean: decided
     assert report.undecided == {"AutoAttack Linf 0.02": 3}
     assert any("3 of 12 images were undecided" in words for words in report.warnings)
     assert report.images["AutoAttack Linf 0.02"][8:].tolist() == [None, None, None, False]
-    with pytest.raises(BenchmarkError, match="minutes -1 is no limit"):
-        evaluate(model, images, labels, minutes=-1)
 
 
 def test_a_call_that_was_stopped_goes_on_where_it_was(model, images, labels, tmp_path, monkeypatch) -> None:
@@ -135,9 +126,8 @@ def test_a_call_that_was_stopped_goes_on_where_it_was(model, images, labels, tmp
     monkeypatch.setattr(Attack, "_attack", lambda self, *a: (begun.append(a[-1]), run(self, *a))[1])
     report = evaluate(model, images, labels, **options)
     assert {*begun} == {8}, "what was done is not done again"
-    assert torch.equal(
-        report.attacks[0].robust, auto_attack(model, images, labels, norm="Linf", eps=0.02, batch_size=4).robust
-    )
+    plain = auto_attack(model, images, labels, norm="Linf", eps=0.02, batch_size=4)
+    assert torch.equal(report.attacks[0].robust, plain.robust)
     for other, seed in ((Linear(classes=6, seed=5), 0), (model, 1)):
         with pytest.raises(BenchmarkError, match="holds parts of another evaluation"):
             evaluate(other, images, labels, seed=seed, **options)
@@ -171,16 +161,13 @@ def test_logits_are_taken_from_what_a_model_returns(model, images, labels) -> No
         ({"labels": None}, "and `labels`"),
         ({"images": "digits"}, "a track has labels of its own"),
         ({"images": "digitz", "labels": None}, "unknown track 'digitz'; did you mean 'digits'"),
-        ({"attacks": [("L3", 0.1)]}, "unknown norm 'L3'"),
         ({"attacks": ("Linf", 0.1)}, r"'Linf' is no attack; give pairs"),
-        ({"attacks": "Linf"}, r"'Linf' is no attack; give pairs"),
         ({"attacks": [("L2", 0.1), ("l2", "25.5/255")]}, r"the attack L2 0\.1 stands twice"),
         ({"sigma": -1}, "sigma -1 is no deviation"),
         ({"sigma": "1/4"}, "sigma '1/4' is no deviation"),
-        ({"minutes": "ten"}, "minutes 'ten' is no limit"),
+        *(({"minutes": minutes}, f"minutes {minutes!r} is no limit") for minutes in ("ten", -1)),
         ({"radii": [-1]}, "eps -1 is no radius"),
         ({"images": [1, 2]}, "give images"),
-        ({"attacks": [("L2", 128)]}, "L2 eps 128 is above 6"),
         ({"engine": "quick"}, "unknown engine 'quick'"),
         ({"images": torch.zeros(0, 1, 6, 6), "labels": torch.zeros(0, dtype=torch.long)}, "there is no image"),
     ],

@@ -12,14 +12,14 @@ from benchmark.evaluation.evidence import check_smoothed, proportion
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import tracks
 
-RULES = tracks.load("digits").smoothing
+TRACK = tracks.load("digits")
+RULES = TRACK.smoothing
 PGD, LINF = "autoattack-L2-0.5", "autoattack-Linf-0.15"
 
 
 def smoothed(count: int, samples: int) -> float:
     """The radius that these counts carry under the digits track's rules."""
-    rules = RULES
-    return radius_below(clopper_pearson_below(count, samples, rules.alpha / rules.looks), rules.sigma)
+    return radius_below(clopper_pearson_below(count, samples, RULES.alpha / RULES.looks), RULES.sigma)
 
 
 def table(**changes) -> pa.Table:
@@ -53,20 +53,24 @@ def table(**changes) -> pa.Table:
 def test_wilson_interval_is_the_published_one() -> None:
     """Newcombe 1998, table I: 81 of 263 gives .2553 to .3662; 0 of 20 gives 0 to .1611; 1 of 29 gives .0061 to .1718."""
     for count, n, low, high in ((81, 263, 0.2553, 0.3662), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)):
-        found = proportion(np.arange(n) < count)
-        assert found.low == pytest.approx(low, abs=5e-5)
-        assert found.high == pytest.approx(high, abs=5e-5)
-        assert found.count == count
+        share = proportion(np.arange(n) < count)
+        assert (share.low, share.high, share.count) == (
+            pytest.approx(low, abs=5e-5),
+            pytest.approx(high, abs=5e-5),
+            count,
+        )
+
+
+def robust(evidence_table: pa.Table) -> dict[str, int]:
+    return {r.threat.label: r.accuracy.count for r in evidence.robust(evidence_table, TRACK)}
 
 
 def test_a_consistent_table_passes_and_is_counted() -> None:
-    track = tracks.load("digits")
     evidence.check_sandwich(table(), "row")
     assert evidence.clean(table()).count == 3
-    robust = {r.threat.label: r.accuracy.count for r in evidence.robust(table(), track)}
     # at l2 1 the image broken in the Linf ball is lost too, because its l2 distance is 0.9
-    assert robust == {"Linf 0.15": 2, "L2 0.5": 2, "L2 1": 1}
-    certified = {c.threat.label: c.accuracy.count for c in evidence.certified(table(), track, "local")}
+    assert robust(table()) == {"Linf 0.15": 2, "L2 0.5": 2, "L2 1": 1}
+    certified = {c.threat.label: c.accuracy.count for c in evidence.certified(table(), TRACK, "local")}
     assert certified == {"L2 0.1": 3, "L2 0.25": 3, "L2 0.5": 2}
 
 
@@ -104,56 +108,48 @@ def test_the_gate_stops_with_index_verdicts_and_margins(changes, words) -> None:
 
 
 def test_images_that_a_probe_broke_count_as_lost_from_its_radius_on() -> None:
-    track = tracks.load("digits")
-    before = {r.threat.label: r.accuracy.count for r in evidence.robust(table(), track)}
     first, nobody = [True, False, False, False], [False] * 4
     for column, lost in (("probed Linf 0.1", {"Linf 0.15"}), ("probed L2 0.7", {"L2 1"}), ("probed Linf 0.2", set())):
         probed = table(**{column: first, "probed L2 0.01": nobody})
-        after = {r.threat.label: r.accuracy.count for r in evidence.robust(probed, track)}
-        assert after == {name: count - (name in lost) for name, count in before.items()}
+        assert robust(probed) == {name: count - (name in lost) for name, count in robust(table()).items()}
         evidence.check_sandwich(probed, "row")  # image 0 is certified at 0.6
 
 
-def test_stages_that_disagree_about_the_clean_images_are_refused() -> None:
+def test_steps_are_merged_and_refused_where_they_disagree() -> None:
+    """In the open division an image is right where every step gets it right."""
     shared = table().select(["label", "clean_prediction", "clean_margin"])
-    other = shared.set_column(1, "clean_prediction", pa.array([1, 2, 3, 4]))
-    with pytest.raises(BenchmarkError, match="disagree on the clean prediction"):
-        evidence.merge({"attack-standard": shared, "certify": other})
-    merged = evidence.merge({"attack-standard": shared, "certify": shared})
-    assert merged["image"].to_pylist() == [0, 1, 2, 3]
-    first = shared.append_column("pgd-L2-1:success", pa.array([True] * 4))
-    with pytest.raises(BenchmarkError, match="attack-adaptive and one before it both hold pgd-L2-1:success"):
-        evidence.merge({"attack-papers": first, "attack-adaptive": first})
-
-
-def test_in_the_open_division_an_image_is_right_where_every_stage_found_it_so() -> None:
-    shared = table().select(["label", "clean_prediction", "clean_margin"])
-    other = shared.set_column(1, "clean_prediction", pa.array([9, *shared["clean_prediction"].to_pylist()[1:]]))
-    other = other.set_column(2, "clean_margin", pa.array([-0.5, *shared["clean_margin"].to_pylist()[1:]], pa.float32()))
-    stages = {"attack-standard": shared, "smooth": other}
-    merged = evidence.merge(stages, open_division=True)
-    assert (merged["clean_prediction"].to_pylist()[0], merged["clean_margin"].to_pylist()[0]) == (9, -0.5)
-    assert merged["clean_margin"].to_pylist()[1:] == shared["clean_margin"].to_pylist()[1:]
-    assert (evidence.unsteady(stages), evidence.unsteady({"a": shared, "b": shared})) == (1, 0)
+    predictions, margins = shared["clean_prediction"].to_pylist(), shared["clean_margin"].to_pylist()
+    other = shared.set_column(1, "clean_prediction", pa.array([9, *predictions[1:]]))
+    other = other.set_column(2, "clean_margin", pa.array([-0.5, *margins[1:]], pa.float32()))
     relabelled = shared.set_column(0, "label", pa.array([9, 9, 9, 9]))
-    with pytest.raises(BenchmarkError, match="disagree on the label"):
-        evidence.merge({"attack-standard": shared, "smooth": relabelled}, open_division=True)
+    attacked = shared.append_column("pgd-L2-1:success", pa.array([True] * 4))
+    assert evidence.merge({"attack": shared, "certify": shared})["image"].to_pylist() == [0, 1, 2, 3]
+    for second, is_open, words in (
+        (other, False, "disagree on the clean prediction"),
+        (shared.set_column(2, "clean_margin", other["clean_margin"]), False, "disagree on the clean verdict"),
+        (relabelled, True, "disagree on the label"),
+    ):
+        with pytest.raises(BenchmarkError, match=words):
+            evidence.merge({"attack": shared, "smooth": second}, open_division=is_open)
+    with pytest.raises(BenchmarkError, match="attack-adaptive and one before it both hold pgd-L2-1:success"):
+        evidence.merge({"attack-papers": attacked, "attack-adaptive": attacked})
+    steps = {"attack": shared, "smooth": other}
+    merged = evidence.merge(steps, open_division=True)
+    assert merged["clean_prediction"].to_pylist() == [9, *predictions[1:]]
+    assert merged["clean_margin"].to_pylist() == [-0.5, *margins[1:]]
+    assert (evidence.unsteady(steps), evidence.unsteady({"a": shared, "b": shared})) == (1, 0)
 
 
-def test_smoothed_numbers_are_counted_from_the_evidence() -> None:
-    """0.25 needs 0.2 Phi^-1(p) >= 0.25: 500 of 500 reach it, 121 of 125 reach 0.1; image 2 has the wrong class."""
-    track = tracks.load("digits")
+def test_smoothed_numbers_are_counted_whatever_attacks_did_to_the_model() -> None:
+    """0.25 needs 0.2 Phi^-1(p) >= 0.25: 500 of 500 reach it, 121 of 125 reach 0.1; image 2 has the wrong class. Image 1 is
+    broken at l2 0.4 and its smoothed version may be certified beyond: no contradiction.
+    """
     check_smoothed(table(), RULES, "row")
-    found = evidence.smoothed(table(), track.certified_radii, RULES, "G.")
-    assert found.clean.count == 2
-    assert {c.threat.label: c.accuracy.count for c in found.certified} == {"L2 0.1": 2, "L2 0.25": 1, "L2 0.5": 0}
-    assert all(c.accuracy.count <= found.clean.count for c in found.certified)
-    assert found.spent == (600 + 4100 + 4100 + 2100) / 4
-    assert (found.rules, found.guarantee) == (RULES, "G.")
-
-
-def test_attacks_on_the_model_say_nothing_against_its_smoothed_version() -> None:
-    """Image 1 is broken at l2 0.4 and its smoothed version is certified beyond: no contradiction."""
+    result = evidence.smoothed(table(), TRACK.certified_radii, RULES, "G.")
+    assert result.clean.count == 2
+    assert {c.threat.label: c.accuracy.count for c in result.certified} == {"L2 0.1": 2, "L2 0.25": 1, "L2 0.5": 0}
+    assert result.spent == (600 + 4100 + 4100 + 2100) / 4
+    assert (result.rules, result.guarantee) == (RULES, "G.")
     counts = {"smoothed_count": [500, 4000, 4000, 60], "smoothed_samples": [500, 4000, 4000, 125]}
     changed = table(smoothed_l2=[0.2, smoothed(4000, 4000), 0.3, 0.0], **counts)
     assert changed["smoothed_l2"][1].as_py() > 0.5

@@ -1,11 +1,10 @@
-"""Models, images, labels, radii and habits of real use: each is taken as its owner means it, or refused in one line, and left as
-it was.
-"""
+"""A user's model, images, labels, radii and habits: each is taken as meant, or refused in one line, and left as it was."""
 
 from __future__ import annotations
 
 import logging
 import logging.config
+import math
 import sys
 import threading
 from fractions import Fraction
@@ -25,80 +24,66 @@ from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.evaluation.evaluate import evaluate
 from benchmark.runtime.errors import BenchmarkError
 
-CHANGES = {
-    "its value": lambda x: x.sub_(0.5).div_(0.25),
-    "nothing, on these images": lambda x: x.clamp_(0, 1),
-    "its data": lambda x: x.data.mul_(2),
-}
+
+def attacked(model: nn.Module, images, labels, **options):
+    return auto_attack(model, images, labels, **({"norm": "Linf", "eps": 0.02} | options))
+
+
+def altered(change, before=lambda x: None) -> nn.Module:
+    return Through(Linear(classes=6), before, after=lambda z, x: change(z))
 
 
 @pytest.mark.parametrize("engine", ["fast", "reference"])
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_model_that_changes_its_input_is_told_so_and_the_images_stay(model, images, labels, change, engine) -> None:
+@pytest.mark.parametrize(
+    "change", [lambda x: x.sub_(0.5).div_(0.25), lambda x: x.clamp_(0, 1), lambda x: x.data.mul_(2)]
+)
+def test_a_model_that_changes_its_input_is_refused_and_the_images_stay(model, images, labels, change, engine) -> None:
+    """By value, by an operation that changes nothing here, and behind autograd's back."""
     kept = images.clone()
     for eps in (0, 0.1):
         with pytest.raises(BenchmarkError, match="the model changes its input in place"):
-            auto_attack(Through(model, CHANGES[change]), images, labels, norm="L2", eps=eps, engine=engine)
+            attacked(Through(model, change), images, labels, eps=eps, engine=engine)
     assert torch.equal(images, kept)
 
 
-def altered(change) -> nn.Module:
-    return Through(Linear(classes=6), after=lambda z, x: change(z))
+GREY = grey_images(12)
+BAD = [
+    ("images", GREY * 3, r"images run from .* give pixels in \[0, 1\]"),
+    ("images", GREY * math.nan, r"give pixels in \[0, 1\]"),
+    ("images", torch.ones(12, 1, 6, 6, dtype=torch.uint8), r"torch\.uint8 .* give floats"),
+    ("images", GREY[0], r"give floats \(n, c, h, w\)"),
+    ("images", GREY.numpy(), r"images are a ndarray; give a torch\.Tensor"),
+    ("images", torch.zeros(12, 1, 0, 6), r"give floats \(n, c, h, w\)"),
+    ("labels", torch.full((12,), 6), "label 6 is outside 0 to 5"),
+    ("labels", torch.full((12,), -1), "label -1 is outside 0 to 5"),
+    ("labels", torch.zeros(11, dtype=torch.long), r"labels are torch\.int64 \(11,\) for 12 images"),
+    ("labels", torch.zeros(12), "give one integer an image"),
+    ("labels", [0] * 12, r"labels are a list; give a torch\.Tensor"),
+    ("eps", 8, "Linf eps 8 is above 1; radii are in pixels"),
+    ("eps", torch.full((12, 1), 0.1), r"eps has shape \(12, 1\); give one number"),
+    *(("eps", eps, f"eps {eps!r} is no radius") for eps in (-0.1, math.nan, math.inf, 1j, True, "8 of 255")),
+    *(("eps", eps, "is no radius") for eps in (np.bool_(True), torch.tensor(True), np.float32("nan"))),
+    ("norm", "L1", "unknown norm 'L1'; give one of Linf and L2"),
+    ("norm", None, "unknown norm None"),
+    ("engine", "fsat", "unknown engine 'fsat'; did you mean 'fast'"),
+    ("device", "cuda", r"the model is on cpu, not on cuda; move it with model\.to\('cuda'\)"),
+    ("device", "gpu", "unknown device 'gpu'"),
+    ("batch_size", 0, "batch_size 0 is none; give a whole number from 1 on"),
+    ("batch_size", 2.5, r"batch_size 2\.5 is none"),
+    ("batch_size", True, "batch_size True is none"),
+    ("seed", -1, "seed -1 is none; give a whole number from 0"),
+    ("seed", None, "seed None is none"),
+]
 
 
-BAD = {
-    "images outside [0, 1]": (dict(images=grey_images(12) * 3), r"images run from .* give pixels in \[0, 1\]"),
-    "images that are NaN": (dict(images=grey_images(12) * float("nan")), r"give pixels in \[0, 1\]"),
-    "images of integers": (dict(images=torch.ones(12, 1, 6, 6, dtype=torch.uint8)), r"torch\.uint8 .* give floats"),
-    "one image without a batch": (dict(images=grey_images(12)[0]), r"give floats \(n, c, h, w\)"),
-    "labels out of range": (dict(labels=torch.full((12,), 6)), "label 6 is outside 0 to 5"),
-    "negative labels": (dict(labels=torch.full((12,), -1)), "label -1 is outside 0 to 5"),
-    "too few labels": (
-        dict(labels=torch.zeros(11, dtype=torch.long)),
-        r"labels are torch\.int64 \(11,\) for 12 images",
-    ),
-    "labels of floats": (dict(labels=torch.zeros(12)), "give one integer an image"),
-    "eps below 0": (dict(eps=-0.1), r"eps -0\.1 is no radius"),
-    "eps that is NaN": (dict(eps=float("nan")), "eps nan is no radius"),
-    "Linf eps above 1": (dict(eps=8), "Linf eps 8 is above 1; radii are in pixels"),
-    "another norm": (dict(norm="L1"), "unknown norm 'L1'; give one of Linf and L2"),
-    "another engine": (dict(engine="fsat"), "unknown engine 'fsat'; did you mean 'fast'"),
-    "another device": (dict(device="cuda"), r"the model is on cpu, not on cuda; move it with model\.to\('cuda'\)"),
-    "no such device": (dict(device="gpu"), "unknown device 'gpu'"),
-    "no batch": (dict(batch_size=0), "batch_size 0 is none; give a whole number from 1 on"),
-    "half a batch": (dict(batch_size=2.5), r"batch_size 2\.5 is none"),
-    "a negative seed": (dict(seed=-1), "seed -1 is none; give a whole number from 0"),
-    "no seed": (dict(seed=None), "seed None is none"),
-    "eps as other text": (dict(eps="8 of 255"), "eps '8 of 255' is no radius"),
-    "L2 eps of pixels up to 255": (dict(norm="L2", eps=128), "L2 eps 128 is above 6, the distance of a black image"),
-    "eps a bool": (dict(eps=True), "eps True is no radius"),
-    "eps a bool of numpy": (dict(eps=np.bool_(True)), "is no radius"),
-    "eps a bool of torch": (dict(eps=torch.tensor(True)), "is no radius"),
-    "eps a NaN of numpy": (dict(eps=np.float32("nan")), "is no radius"),
-    "eps infinite": (dict(eps=float("inf")), "eps inf is no radius"),
-    "eps complex": (dict(eps=1j), "eps 1j is no radius"),
-    "eps for each image": (dict(eps=torch.full((12, 1), 0.1)), r"eps has shape \(12, 1\); give one number"),
-    "a bool for a batch": (dict(batch_size=True), "batch_size True is none"),
-    "norm None": (dict(norm=None), "unknown norm None"),
-    "images of numpy": (dict(images=grey_images(12).numpy()), r"images are a ndarray; give a torch\.Tensor"),
-    "labels in a list": (dict(labels=[0] * 12), r"labels are a list; give a torch\.Tensor"),
-    "images without pixels": (dict(images=torch.zeros(12, 1, 0, 6)), r"give floats \(n, c, h, w\)"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_refused_in_one_line(model, images, labels, case) -> None:
-    changes, message = BAD[case]
-    options = {"images": images, "labels": labels, "norm": "Linf", "eps": 0.05, **changes}
+@pytest.mark.parametrize(("name", "value", "message"), BAD)
+def test_bad_input_is_refused_in_one_line(model, images, labels, name, value, message) -> None:
+    options = {"images": images, "labels": labels} | {name: value}
     with pytest.raises(BenchmarkError, match=message) as error:
-        auto_attack(model, options.pop("images"), options.pop("labels"), **options)
+        attacked(model, options.pop("images"), options.pop("labels"), **options)
     assert "\n" not in str(error.value)
-
-
-def without_numbers() -> nn.Module:
-    broken = Linear(classes=6)
-    broken.bias.data.fill_(float("nan"))
-    return broken
+    with pytest.raises(BenchmarkError, match="L2 eps 128 is above 6, the distance of a black image"):
+        attacked(model, images, labels, norm="L2", eps=128)
 
 
 class Attends(nn.Module):
@@ -120,22 +105,24 @@ def fails(error: Exception) -> nn.Module:
 
 
 FAILS = "^the model fails on one image of float32 on cpu: "
+LATER = r"the model, or the evaluation of it, fails: RuntimeError: Can't call numpy"
 
 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
         (nn.Identity(), r"returns \(1, 1, 6, 6\) for one image; it must return logits"),
-        (Linear(classes=6).half(), rf"{FAILS}.*its weights are torch.float16: call model.float\(\)"),
-        (Linear(classes=6).bfloat16(), rf"{FAILS}.*its weights are torch.bfloat16: call model.float\(\)"),
-        (Linear(classes=6).double(), rf"{FAILS}.*its weights are torch.float64: call model.float\(\)"),
+        *(
+            (Linear(classes=6).to(dtype), rf"{FAILS}.*its weights are {dtype}: call model.float\(\)")
+            for dtype in (torch.float16, torch.bfloat16, torch.float64)
+        ),
         (Linear(classes=6).to("meta"), "the model is on meta, where it has no weights"),
         (nn.Sequential(nn.Flatten(), nn.LazyLinear(6)), "lazy layers without weights"),
         (lambda x: x, r"the model is a function; give a torch\.nn\.Module"),
         (altered(lambda z: (z, z)), "returns a tuple for one image"),
         (altered(torch.Tensor.detach), "logits have no gradient by its input"),
         (altered(lambda z: z.detach() + 0 * z.sum(1, keepdim=True).detach()), "logits have no gradient by its input"),
-        (without_numbers(), "not finite"),
+        (altered(lambda z: z * math.nan), "not finite"),
         (Attends(), "the model mixes the images of a batch"),
         (nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), Linear(classes=6)), "mixes the images of a batch"),
         (fails(AssertionError("8 heads")), f"{FAILS}AssertionError: 8 heads"),
@@ -143,19 +130,20 @@ FAILS = "^the model fails on one image of float32 on cpu: "
         (fails(ValueError()), f"{FAILS}ValueError"),
         (fails(IndexError()), f"{FAILS}IndexError"),
         (fails(RuntimeError("two\nlines")), f"{FAILS}two"),
+        (Through(Linear(classes=6), before=lambda x: torch.from_numpy(x.numpy())), LATER),  # without gradients it runs
     ],
 )
-def test_models_that_cannot_be_judged_are_refused_in_one_line(images, labels, other, message) -> None:
+def test_models_that_cannot_be_evaluated_are_refused_in_one_line(images, labels, other, message) -> None:
     with pytest.raises(BenchmarkError, match=message) as raised:
-        auto_attack(other, images, labels, norm="Linf", eps=0.05)
+        attacked(other, images, labels, eps=0.05)
     assert "\n" not in str(raised.value)
 
 
 def test_other_dtypes_of_images_and_labels_are_taken(model, images, labels) -> None:
     eps = float(model.radius(images, labels, "Linf")[:11].median())
-    plain = auto_attack(model, images, labels, norm="Linf", eps=eps)
+    plain = attacked(model, images, labels, eps=eps)
     turned = images.double().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
-    other = auto_attack(altered(torch.Tensor.double), turned, labels.int(), norm="Linf", eps=eps, device="cpu:0")
+    other = attacked(altered(torch.Tensor.double), turned, labels.int(), eps=eps, device="cpu:0")
     assert other.adversarial.dtype == torch.float32
     assert not other.adversarial.requires_grad
     assert torch.equal(plain.robust, other.robust)
@@ -172,18 +160,11 @@ def test_other_dtypes_of_images_and_labels_are_taken(model, images, labels) -> N
     ],
 )
 def test_any_real_number_is_a_radius_and_norms_have_their_usual_names(model, images, labels, norm, eps) -> None:
-    found = auto_attack(model, images, labels, norm=norm, eps=eps, seed=np.int64(3), batch_size=torch.tensor(12))
+    result = attacked(model, images, labels, norm=norm, eps=eps, seed=np.int64(3), batch_size=torch.tensor(12))
     value = 8 / 255 if isinstance(eps, str) else float(eps)
-    plain = auto_attack(model, images, labels, norm="Linf", eps=value, seed=3, batch_size=12)
-    assert torch.equal(found.adversarial, plain.adversarial)
-    assert (found.adversarial != images).any()
-
-
-def nothing(*_: object) -> None: ...
-
-
-def attacked(model: nn.Module, images, labels, **options):
-    return auto_attack(model, images, labels, **({"norm": "Linf", "eps": 0.02} | options))
+    plain = attacked(model, images, labels, eps=value, seed=3, batch_size=12)
+    assert torch.equal(result.adversarial, plain.adversarial)
+    assert (result.adversarial != images).any()
 
 
 def test_no_setting_of_logging_hides_a_warning_or_makes_one(model, images, labels) -> None:
@@ -197,20 +178,20 @@ def test_no_setting_of_logging_hides_a_warning_or_makes_one(model, images, label
     ):
         hide()
         try:
-            found = attacked(soft, images, labels)
+            warnings = attacked(soft, images, labels).warnings
         finally:
             logging.disable(logging.NOTSET)
             logging.getLogger().setLevel(level)
             logging.getLogger("auto-attack").setLevel(logging.NOTSET)
             for logger in logging.root.manager.loggerDict.values():
                 logger.disabled = False
-        assert any("probability distribution" in words for words in found.warnings)
+        assert any("probability distribution" in words for words in warnings)
     talks = Through(model, before=lambda x: logging.getLogger("theirs").warning("resizing 8x8 to 8x8"))
     assert not attacked(talks, images, labels).warnings
 
 
 @pytest.mark.parametrize(
-    "aside",
+    "hide",
     [
         lambda: sys.settrace(None),
         lambda: (lambda kept: (sys.settrace(None), sys.settrace(kept)))(sys.gettrace()),
@@ -218,21 +199,20 @@ def test_no_setting_of_logging_hides_a_warning_or_makes_one(model, images, label
     ],
     ids=["put aside", "put aside and back", "its list emptied"],
 )
-def test_a_model_that_takes_gradients_inside_is_found_whatever_it_does_to_the_tracer(model, images, aside) -> None:
+def test_a_model_that_takes_gradients_inside_is_found_whatever_it_does_to_the_tracer(model, images, hide) -> None:
     kept = dict(checks.funcs)
 
-    def hides(x: torch.Tensor) -> None:
-        aside()
+    def search(x: torch.Tensor) -> None:
+        hide()
         with torch.enable_grad():
             leaf = x.detach().clone().requires_grad_()
             torch.autograd.grad(model(leaf).sum(), leaf)
 
     try:
-        said = internals(Through(model, before=hides), images).dynamic
+        (warning,) = internals(Through(model, before=search), images).dynamic
     finally:
         checks.funcs.update(kept)
-    assert len(said) == 1
-    assert "dynamic defense" in said[0] or "puts Python's tracing aside" in said[0]
+    assert "dynamic defense" in warning or "puts Python's tracing aside" in warning
     assert internals(model, images).dynamic == ()
 
 
@@ -293,14 +273,7 @@ def test_threads_may_share_a_model(model, images, labels) -> None:
     assert torch.backends.mkldnn.matmul.fp32_precision == before
 
 
-def test_clean_images_are_told_and_wrong_labels_warned_of(model, images, labels) -> None:
-    found = attacked(model, images, labels)
-    assert found.clean.tolist() == [True] * 11 + [False]
-    twice = torch.cat([images, images]), torch.cat([labels, labels])
-    wrong = attacked(model, twice[0], (twice[1] + 1) % 6)
-    assert not wrong.clean.any() or int(wrong.clean.sum()) <= 2
-    assert any("no more often than chance" in words for words in wrong.warnings)
-    assert not any("chance" in words for words in attacked(model, *twice).warnings)
+def nothing(*_: object) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -315,39 +288,22 @@ def test_clean_images_are_told_and_wrong_labels_warned_of(model, images, labels)
 )  # fmt: skip
 def test_what_a_model_reads_or_computes_beside_stops_no_attack(model, images, labels, doing) -> None:
     with torch.backends.cudnn.flags():
-        found = attacked(Through(model, before=doing), images, labels)
-    assert torch.equal(found.robust, attacked(model, images, labels).robust)
+        result = attacked(Through(model, before=doing), images, labels)
+    assert torch.equal(result.robust, attacked(model, images, labels).robust)
 
 
 def test_models_of_other_kinds_are_attacked_as_the_plain_one(model, images, labels) -> None:
-    plain = attacked(model, images, labels)
-    kinds = {
-        "exported": torch.export.export(model.eval(), (images,)).module(),
-        "scripted": torch.jit.trace(model, images),
-        "sparse buffer": nn.Sequential(model),
-        "script": torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(36, 6))),
-    }
-    kinds["sparse buffer"].register_buffer("mask", torch.eye(3).to_sparse())
-    for kind, other in kinds.items():
-        if kind == "exported":  # for batches of its own size alone
-            with pytest.raises(BenchmarkError, match="the model fails on one image"):
-                attacked(other, images, labels)
-            continue
-        found = attacked(other, images, labels)
-        assert kind == "script" or torch.equal(found.robust, plain.robust), kind
-
-
-def test_what_a_later_pass_raises_is_one_line_too(model, images, labels) -> None:
-    """With gradients its conversion to numpy fails; without them, it does not."""
-    numpy = Through(model, before=lambda x: torch.from_numpy(x.numpy()))
-    with pytest.raises(
-        BenchmarkError, match=r"the model, or the evaluation of it, fails: RuntimeError: Can't call numpy"
-    ):
-        attacked(numpy, images, labels)
+    plain, sparse = attacked(model, images, labels), nn.Sequential(model)
+    sparse.register_buffer("mask", torch.eye(3).to_sparse())
+    for other in (torch.jit.trace(model, images), sparse):
+        assert torch.equal(attacked(other, images, labels).robust, plain.robust)
+    attacked(torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(36, 6))), images, labels)
+    exported = torch.export.export(model.eval(), (images,)).module()  # for batches of this size alone
+    with pytest.raises(BenchmarkError, match="the model fails on one image"):
+        attacked(exported, images, labels)
 
 
 def test_a_model_that_does_not_go_into_evaluation_mode_is_left_in_its_own(model, images, labels) -> None:
-
     class Stays(nn.Sequential):
         def train(self, mode: bool = True):
             if not mode:
@@ -362,11 +318,13 @@ def test_a_model_that_does_not_go_into_evaluation_mode_is_left_in_its_own(model,
     assert stays[0].training
 
 
-@pytest.mark.parametrize(
-    ("classes", "right", "warned"), [(2, 24, False), (2, 13, True), (3, 16, False), (10, 20, False), (10, 3, True)]
-)
-def test_labels_are_doubted_where_chance_explains_what_is_right(classes, right, warned) -> None:
-    assert bool(own_model.doubts(torch.arange(24) < right, classes)) == warned
+def test_labels_that_are_right_no_more_often_than_chance_are_warned_of(model, images, labels) -> None:
+    for classes, right, warned in ((2, 24, 0), (2, 13, 1), (3, 16, 0), (10, 20, 0), (10, 3, 1)):
+        assert len(own_model.chance_warnings(torch.arange(24) < right, classes)) == warned
+    images, labels = torch.cat([images, images]), torch.cat([labels, labels])
+    for shift, warned in ((0, False), (1, True)):
+        warnings = attacked(model, images, (labels + shift) % 6).warnings
+        assert any("no more often than chance" in words for words in warnings) == warned
 
 
 def test_a_device_without_float64_gives_the_same_verdicts(model, images, labels, monkeypatch) -> None:
@@ -383,23 +341,21 @@ def test_a_device_without_float64_gives_the_same_verdicts(model, images, labels,
 
 def test_pixels_that_rounding_put_outside_are_put_back(model, images, labels) -> None:
     images[0, 0, 0, 0], images[1, 0, 0, 0] = 1.0000001, -3e-8
-    found = attacked(model, images, labels)
-    assert 0 <= found.adversarial.min() <= found.adversarial.max() <= 1
+    adversarial = attacked(model, images, labels).adversarial
+    assert 0 <= adversarial.min() <= adversarial.max() <= 1
 
 
 def test_one_image_without_a_finite_gradient_costs_no_other_its_verdict(model, images, labels) -> None:
     images[3] = 0
     odd = Through(model, after=lambda z, x: z + 0 * x.flatten(1).pow(2).sum(1, keepdim=True).sqrt())
-    found = attacked(odd, images, labels)
-    plain = attacked(model, images, labels)
-    others = torch.arange(12) != 3
-    assert torch.equal(found.robust[others], plain.robust[others])
-    for warnings in (found.warnings, evaluate(odd, images, labels, attacks=[]).warnings):
+    result, plain, others = attacked(odd, images, labels), attacked(model, images, labels), torch.arange(12) != 3
+    assert torch.equal(result.robust[others], plain.robust[others])
+    for warnings in (result.warnings, evaluate(odd, images, labels, attacks=[]).warnings):
         assert any("not finite at images 3" in words for words in warnings)
 
 
 @pytest.mark.parametrize("everywhere", [True, False], ids=["everywhere", "away from the clean images"])
-def test_a_model_whose_gradients_are_not_finite_is_not_judged(model, images, labels, everywhere) -> None:
+def test_a_model_whose_gradients_are_not_finite_is_not_evaluated(model, images, labels, everywhere) -> None:
     """Its logits are the plain model's; only where they are asked for is every gradient NaN."""
 
     def blinds(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -412,13 +368,12 @@ def test_a_model_whose_gradients_are_not_finite_is_not_judged(model, images, lab
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_two_and_three_classes_are_attacked_without_the_part_that_is_not_defined(model, images, classes) -> None:
-    torch.manual_seed(0)
+def test_two_and_three_classes_are_attacked_without_the_part_that_is_not_defined(images, classes) -> None:
     few = Linear(classes=classes)
     labels = few(images).argmax(1)
     radius = few.radius(images, labels, "Linf")
     eps = float(radius.median())
-    found = attacked(few, images, labels, eps=eps)
-    assert found.robust[radius > eps].all()
-    assert not found.robust[radius < 0.95 * eps].any()
-    assert any(f"this model has {classes}: AutoAttack ran without it" in words for words in found.warnings)
+    result = attacked(few, images, labels, eps=eps)
+    assert result.robust[radius > eps].all()
+    assert not result.robust[radius < 0.95 * eps].any()
+    assert any(f"this model has {classes}: AutoAttack ran without it" in words for words in result.warnings)

@@ -8,38 +8,30 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny_models import Through
 from torch import nn
 
 from benchmark.attacks.ball import distances
 from benchmark.evaluation.pictures import CELL, GAP, accumulated, grey, noise, perturbed, png, rescaled
 from benchmark.specs.threat import ThreatModel
 
-
-class OnePixelAClass(nn.Module):
-    """Class k is pixel k: PGD darkens the label's pixel and lightens all others, each by the whole radius."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return 3 * x.flatten(1)
-
-
-MODEL = OnePixelAClass().eval()
+# class k is pixel k: PGD darkens the label's pixel and lightens all others, each by the whole radius
+MODEL = Through(nn.Flatten(), after=lambda z, x: 3 * z).eval()
 GREYS, LABELS = torch.full((10, 1, 2, 5), 0.5), torch.arange(10)
 
 
 def test_perturbations_of_a_known_model_are_exact() -> None:
     threat = ThreatModel(norm="Linf", eps=0.25)
-    found = perturbed(MODEL, GREYS, LABELS, threat, steps=20)
+    moved = perturbed(MODEL, GREYS, LABELS, threat, steps=20)
     expected = torch.where(torch.eye(10, dtype=torch.bool), 0.25, 0.75).view_as(GREYS)
-    assert torch.equal(found, expected)
-    assert torch.equal(rescaled(found - GREYS, 0.25), 1 - torch.eye(10).view_as(GREYS))
-    assert torch.equal(found, perturbed(MODEL, GREYS, LABELS, threat, steps=20))
+    assert torch.equal(moved, expected)
+    assert torch.equal(rescaled(moved - GREYS, 0.25), 1 - torch.eye(10).view_as(GREYS))
+    assert torch.equal(moved, perturbed(MODEL, GREYS, LABELS, threat, steps=20))
 
 
 def test_noise_is_seeded_and_names_every_class_before_one_again() -> None:
     starts, targets = noise((1, 2, 5), 4, 10, 0)
-    again, same = noise((1, 2, 5), 4, 10, 0)
-    assert torch.equal(starts, again)
-    assert torch.equal(targets, same)
+    assert all(torch.equal(a, b) for a, b in zip((starts, targets), noise((1, 2, 5), 4, 10, 0), strict=True))
     assert not torch.equal(starts, noise((1, 2, 5), 4, 10, 1)[0])
     assert sorted(targets[:4].tolist()) == sorted(targets[4:8].tolist()) == [0, 1, 2, 3]
     assert len(starts) == len(targets) == 10
@@ -47,15 +39,11 @@ def test_noise_is_seeded_and_names_every_class_before_one_again() -> None:
 
 def test_accumulated_gradients_lead_to_the_class_inside_the_ball() -> None:
     starts, targets = noise((1, 2, 5), 10, 10, 0)
-    threat = ThreatModel(norm="L2", eps=0.2)
-    found = accumulated(MODEL, starts, targets, threat, steps=20)
-    moved = distances(found, starts)["L2"]
-    assert (moved <= 0.2 + 1e-12).all()
-    assert (moved > 0.1).all()
-    assert found.min() >= 0
-    assert found.max() <= 1
-    gained = (found - starts).flatten(1)
-    assert (gained.argmax(1) == targets).all()
+    moved = accumulated(MODEL, starts, targets, ThreatModel(norm="L2", eps=0.2), steps=20)
+    distance = distances(moved, starts)["L2"]
+    assert ((distance <= 0.2 + 1e-12) & (distance > 0.1)).all()
+    assert 0 <= moved.min() <= moved.max() <= 1
+    assert ((moved - starts).flatten(1).argmax(1) == targets).all()
 
 
 def test_grey_and_grids() -> None:

@@ -1,4 +1,4 @@
-"""The harness: runs an attack component by component, resumes it, and believes none of what comes back."""
+"""The harness runs an attack component by component, resumes it, and evaluates again what comes back."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def test_autoattack_by_components_is_the_authors_evaluation(model, images, label
     package = pyautoattack.AutoAttack(model, norm="Linf", eps=eps, seed=0)
     package.apgd_targeted.n_target_classes = package.fab.n_target_classes = 5
     expected, _ = package.run_standard_evaluation(images, labels, batch_size=5)
-    state, after = run_attack(
-        model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "state", engine="reference"
-    )
+    state, after = run_attack(model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "s", engine="reference")
     assert state.engine == "reference"
     assert torch.equal(after.correct, model(expected).argmax(1) == labels)
     assert 0 < int(after.correct.sum()) < len(labels)
@@ -42,8 +40,7 @@ def test_an_attack_resumes_from_the_images_already_done(model, images, labels, t
     monkeypatch.setattr(autoattack, "components", ("apgd-ce", "apgd-t"))  # the others take seconds a batch
     monkeypatch.delattr(autoattack, "flags")
     spec = AttackSpec(attack="autoattack", norm="L2", eps=float(model.radius(images, labels, "L2").median()))
-    whole, _ = run_attack(model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "whole")
-    calls, original = [], autoattack.attack
+    calls, original, stop_at = [], autoattack.attack, 0
 
     def stopping(*arguments, **options):
         calls.append(options["component"])
@@ -51,19 +48,20 @@ def test_an_attack_resumes_from_the_images_already_done(model, images, labels, t
             raise KeyboardInterrupt
         return original(*arguments, **options)
 
+    def run(name: str):
+        calls.clear()
+        return run_attack(model, images, labels, spec, batch_size=5, checkpoint=tmp_path / name)[0]
+
     monkeypatch.setattr(autoattack, "attack", stopping)
-    stop_at = 0
-    run_attack(model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "count")
+    whole = run("whole")
     total = len(calls)
-    for stop_at in range(1, total + 1):
-        calls.clear()
-        path = tmp_path / f"stopped{stop_at}"
+    for place in range(1, total + 1):
+        stop_at = place
         with pytest.raises(KeyboardInterrupt):
-            run_attack(model, images, labels, spec, batch_size=5, checkpoint=path)
-        done, stop_at = len(calls) - 1, 0
-        calls.clear()
-        resumed, _ = run_attack(model, images, labels, spec, batch_size=5, checkpoint=path)
-        assert len(calls) == total - done
+            run(str(place))
+        stop_at = 0
+        resumed = run(str(place))
+        assert len(calls) == total - (place - 1)
         assert torch.equal(resumed.adversarial, whole.adversarial)
         assert resumed.remaining == whole.remaining
 
@@ -91,7 +89,7 @@ def test_the_harness_hands_on_engine_slots_and_the_images_numbers(model, images,
     assert run_attack(model, images, labels, plain, batch_size=9)[0].engine is None
 
 
-def test_an_image_is_judged_in_the_batch_of_the_final_verdict(model, images, labels, monkeypatch) -> None:
+def test_an_image_is_evaluated_in_the_batch_of_the_final_verdict(model, images, labels, monkeypatch) -> None:
     """A model that rounds otherwise in a batch with fewer images must not lose an image here and keep it there."""
     rounding = Through(model, lambda x: x if len(x) == 12 else 1 - x)
     monkeypatch.setattr(autoattack, "attack", lambda m, x, *a, **k: x.clone())
@@ -100,18 +98,17 @@ def test_an_image_is_judged_in_the_batch_of_the_final_verdict(model, images, lab
     assert state.robust.tolist() == after.correct.tolist() == [True] * 11 + [False]
 
 
-def test_on_a_gpu_all_images_are_attacked_together_and_judged_in_their_batches(model, images, labels, tmp_path) -> None:
+def test_images_attacked_together_as_on_a_gpu_fare_the_same(model, images, labels, tmp_path) -> None:
     """What the fast engine finds for an image depends on no other image; the model is asked about more at a time."""
     images, labels = images.repeat(2, 1, 1, 1), labels.repeat(2)
     spec, asked = AttackSpec(attack="apgd", norm="L2", eps=0.02), []
-    noting = Through(model, lambda x: asked.append(len(x)))
-    found = {}
+    noting, runs = Through(model, lambda x: asked.append(len(x))), []
     for together in (None, 64):
         options = {"batch_size": 8, "folder": tmp_path / str(together), "engine": "fast", "report": lambda _: None}
         asked.clear()
-        found[together] = next(run_suite(noting, images, labels, [spec], together=together, **options))
+        runs.append(next(run_suite(noting, images, labels, [spec], together=together, **options)))
         assert (max(asked) > 16) == bool(together)
-    (_, apart, before), (_, state, after) = found.values()
+    (_, apart, before), (_, state, after) = runs
     assert torch.equal(apart.adversarial, state.adversarial)
     assert apart.remaining == state.remaining
     assert 0 < int(after.correct.sum()) < 22, "some are broken, some are not"

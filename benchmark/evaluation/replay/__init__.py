@@ -1,1 +1,1 @@
-"""Records replayed from stored bytes (weights, adversarial images, certificates), and images that others bring."""
+"""Replay Records from stored bytes (weights, adversarial images, certificates), and evaluate contributed images."""

@@ -1,8 +1,7 @@
-"""Adversarial images that anybody brings against a row, judged as the harness judges an attack's.
+"""Adversarial images that anybody contributes against a row, evaluated as an attack's are.
 
-A safetensors file: one float32 tensor (n, c, h, w) for each ball, named by it ("Linf 0.15", "L2 0.5"), with the track's n
-evaluation images in their order, changed or not; and in its metadata `credit`, who is to be named. It is read as numbers and
-runs nothing.
+A safetensors file with one float32 tensor (n, c, h, w) for each ball, named after it ("Linf 0.15", "L2 0.5"): the track's n
+evaluation images in their order, changed or not. Its metadata `credit` says who is to be named. Nothing in it is run.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from benchmark.attacks.ball import ROUNDING, distances, into_ball
+from benchmark.evaluation.replay.evaluator import Evaluator
 from benchmark.evaluation.replay.findings import Findings
-from benchmark.evaluation.replay.judge import Judge
 from benchmark.evaluation.replay.verify import opened, other_row
 from benchmark.records.brought import LONGEST, UNNAMED, BrokenImage, Brought
 from benchmark.records.per_image import PerImage
@@ -36,11 +35,11 @@ NUMBER = 4  # bytes of a float32
 
 
 class Judged(Frozen):
-    """What a file of images does to a row.
+    """The result of a file of contributed images.
 
     Attributes:
-        broken: by the ball's name how many images are wrong in it that are right when clean.
-        brought: what of that the Record does not know.
+        broken: by the ball's name, how many images are right when clean and wrong in it.
+        brought: what of that lowers a number of the Record.
     """
 
     broken: dict[str, int]
@@ -48,41 +47,41 @@ class Judged(Frozen):
 
 
 @contextmanager
-def judge_of(record: Record, row: Row, device: torch.device) -> Iterator[Judge]:
-    """The network of a Record with its evaluation images, for as long as the block lasts. A BenchmarkError where its weights
-    or data are not at hand, or today's row is another than the Record speaks of.
+def judge_of(record: Record, row: Row, device: torch.device) -> Iterator[Evaluator]:
+    """Yield the evaluator of a Record's network. Raise a BenchmarkError where its weights or data are not at hand, or the row
+    in the working directory is not the Record's.
     """
     if reason := other_row(record, row):
-        raise BenchmarkError(f"{record.row}: {reason}; nothing can be judged by it")
-    with opened(record, row, device, Findings(record.row), own=False, exact=False) as (stored, judge):
-        if judge is None:
+        raise BenchmarkError(f"{record.row}: {reason}; no images can be evaluated with it")
+    with opened(record, row, device, Findings(record.row), own=False, exact=False) as (stored, evaluator):
+        if evaluator is None:
             lacking = [name for name, there in (("weights", stored.weights), ("data", stored.images)) if not there]
             raise BenchmarkError(
                 f"{record.row}: the Record's own {' and '.join(lacking)} are not in {row.folder.parent}; "
                 f"run `rvb repro {record.row} --track {record.track}`"
             )
-        yield judge
+        yield evaluator
 
 
-def judge_file(path: Path, judge: Judge, record: Record, images: PerImage) -> Judged:
-    """Judge the images of a file: put into ball and box, the float32 model asked. A BenchmarkError for a file that is no
-    safetensors file of such images, or holds an image that is not within its ball and the box.
+def judge_file(path: Path, evaluator: Evaluator, record: Record, images: PerImage) -> Judged:
+    """Evaluate the images of a file with the float32 model, after they are put into ball and box. Raise a BenchmarkError for
+    a file that is not such a safetensors file, or an image that is outside its ball or the box.
     """
-    with _opened(path, judge.images.shape) as stored:
+    with _opened(path, evaluator.images.shape) as stored:
         credit = (stored.metadata() or {}).get("credit", "").strip()
         threats = {name: _threat(name, record, path) for name in stored.keys()}  # noqa: SIM118  no mapping
         if not threats:
             raise BenchmarkError(f"{path} holds no tensor; give one for each ball, such as {_example(record)}")
         for name in threats:
-            part, shape = stored.get_slice(name), tuple(judge.images.shape)
+            part, shape = stored.get_slice(name), tuple(evaluator.images.shape)
             dtype, given = part.get_dtype(), tuple(part.get_shape())
             if (dtype, given) != ("F32", shape):
                 raise BenchmarkError(f"{path}: tensor {name!r} is {dtype} {given}; float32 {shape} is needed")
-        clean, broken, new = judge.verdicts(judge.images).margin > 0, {}, []
+        clean, broken, new = evaluator.verdicts(evaluator.images).margin > 0, {}, []
         for name, threat in threats.items():
-            adversarial = stored.get_tensor(name).to(judge.images.device)
-            inside = into_ball(adversarial, judge.images, threat, f"{name!r} of {path.name}")
-            moved, verdicts = distances(inside, judge.images), judge.verdicts(inside)
+            adversarial = stored.get_tensor(name).to(evaluator.images.device)
+            inside = into_ball(adversarial, evaluator.images, threat, f"{name!r} of {path.name}")
+            moved, verdicts = distances(inside, evaluator.images), evaluator.verdicts(inside)
             wrong = np.flatnonzero(clean & (verdicts.margin <= 0)).tolist()
             broken[name] = len(wrong)
             for image in wrong:
@@ -111,7 +110,7 @@ def judge_file(path: Path, judge: Judge, record: Record, images: PerImage) -> Ju
 
 
 def _opened(path: Path, shape: torch.Size) -> safe_open:
-    """The file, if its size is one that such images can have and it begins as safetensors do."""
+    """Open the file, if such images can have its size and it begins as safetensors do."""
     if not path.is_file():
         raise BenchmarkError(f"{path} is no file; give a safetensors file of adversarial images")
     most = MOST * math.prod(shape) * NUMBER + HEADER
@@ -126,9 +125,9 @@ def _opened(path: Path, shape: torch.Size) -> safe_open:
 
 
 def _threat(name: str, record: Record, path: Path) -> ThreatModel:
-    """The ball that a tensor is named after; any radius, since certificates speak of every one."""
-    if known := [robust.threat for robust in record.robust if robust.threat.label == name]:
-        return known[0]  # a label rounds
+    """Return the ball that a tensor is named after, of any radius, since certificates hold at every one."""
+    if published := [robust.threat for robust in record.robust if robust.threat.label == name]:
+        return published[0]  # a label rounds
     norm, _, eps = name.partition(" ")
     try:
         threat = ThreatModel.model_validate({"norm": norm, "eps": float(eps)})
@@ -145,13 +144,12 @@ def _example(record: Record) -> str:
 
 
 def _lost(image: int, far: Mapping[str, float], record: Record, images: PerImage) -> tuple[str, ...]:
-    """The balls of the track in which the image lies and that the Record counts it in."""
-    near = [one.threat for one in record.robust if far[one.threat.norm] <= one.threat.eps + ROUNDING]
-    return tuple(
-        threat.label for threat in near if (images.score(f"robust {threat.label}") or [])[image : image + 1] == [1]
-    )
+    """Return the track's balls that the image lies in and is recorded as robust in."""
+    near = [robust.threat for robust in record.robust if far[robust.threat.norm] <= robust.threat.eps + ROUNDING]
+    return tuple(t.label for t in near if (images.score(f"robust {t.label}") or [])[image : image + 1] == [1])
 
 
 def _contradicted(image: int, l2: float, images: PerImage) -> float:
+    """Return the image's certified l2 radius where it reaches the distance `l2`, else 0."""
     radius = images.radii.get("certified", ())[image : image + 1]
     return radius[0] if radius and radius[0] > 0 and l2 <= radius[0] + ROUNDING else 0.0

@@ -1,4 +1,4 @@
-"""What `rvb verify` finds: a Record held against the bytes that it rests on."""
+"""The result of `rvb verify`: a Record compared with the bytes that it was computed from."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Source = Literal["built", "published", "built and published"]
 
 
 class Checked(Frozen):
-    """One kind of check that was made: `count` of `what`."""
+    """A kind of check that was made: `count` of `what`."""
 
     what: str
     count: int
 
 
 class Contradiction(Frozen):
-    """Something that the bytes do not bear out: what is `recorded`, and what was `found` when it was looked at again.
+    """A value of the Record that the bytes contradict: what is `recorded`, and what was `found` by the check.
 
-    `image` is its place among the evaluation images; None where it is of none of them. Where `recorded` and `found` are
-    empty, `what` says it all.
+    `image` is the place among the evaluation images; None where it is about no single image. `recorded` and `found` are empty
+    where `what` says it all.
     """
 
     row: str
@@ -42,14 +42,14 @@ class Contradiction(Frozen):
 
 
 class Verification(Frozen):
-    """One Record.
+    """The verification of a Record.
 
     Attributes:
-        of: whether it is the Record in work/, the one in leaderboard/results/, or both, which say the same.
+        of: whether it is the Record in work/, the one in leaderboard/results/, or both, where they agree.
         trust: the tier that the Record claims.
-        tier: the tier that these checks amount to: `replayed` where every stored image was judged again and a sample of the
-            certificates made again, else `claimed`.
-        unchecked: what could not be checked, in words, each with the reason.
+        tier: the tier that these checks amount to: `replayed` where every stored image was evaluated again and a sample of
+            the certificates made again, else `claimed`.
+        unchecked: what could not be checked, each with the reason.
     """
 
     track: str
@@ -63,13 +63,13 @@ class Verification(Frozen):
 
     @property
     def holds(self) -> bool:
-        """Whether all that could be checked is as recorded."""
+        """Whether everything that could be checked is as recorded."""
         return not self.contradictions
 
 
 @dataclass
 class Findings:
-    """Checks made, what could not be checked, and contradictions, of one row, while they are collected."""
+    """Collect the checks made of a row, what could not be checked, and contradictions."""
 
     row: str
     checked: list[Checked] = field(default_factory=list)
@@ -80,26 +80,26 @@ class Findings:
         self.checked.append(Checked(what=what, count=count))
 
     def contradict(self, what: str, recorded: object = "", found: object = "", image: int | None = None) -> None:
-        """`what` says it all where there are no two values."""
+        """Add a contradiction; leave out the two values where `what` says it all."""
         values = {"recorded": shown(recorded), "found": shown(found)}
         self.contradictions.append(Contradiction(row=self.row, what=what, image=image, **values))
 
     def compare(self, what: str, recorded: np.ndarray, found: np.ndarray, differ: np.ndarray | None = None) -> None:
-        """Values of every image, (n,) each: a contradiction for each that differs, or that `differ` names."""
+        """Compare values of all images, (n,) each: a contradiction for each that differs, or that `differ` names."""
         where = (recorded != found) if differ is None else differ  # NaN is never equal
         for image in np.flatnonzero(where).tolist():
             self.contradict(what, recorded[image], found[image], image)
 
 
 def shown(value: object) -> str:
-    """A value with all its digits."""
+    """Return a value with all its digits."""
     if isinstance(value, np.floating):
         return f"{value:.9g}" if value.dtype == np.float32 else f"{value:.17g}"
     return str(value)
 
 
 def some(images: Iterable[int], most: int = 10) -> str:
-    """Images by their places; the first of many."""
+    """Return images by their places; the first of many."""
     every = list(images)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(map(str, every[:most])) + more

@@ -1,27 +1,16 @@
-"""A Record's numbers counted again: from its numbers by image, and from the evidence. No model, no torch."""
+"""Count a Record's numbers again: from its numbers by image, and from the evidence. No model, no torch."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from benchmark.evaluation import evidence as counting
-from benchmark.evaluation.evidence import (
-    ATTENTION_COLUMNS,
-    attack_ids,
-    check_sandwich,
-    check_smoothed,
-    column,
-    corrupted,
-    per_image,
-    proportion,
-    smoothed,
-    without_attention,
-)
+from benchmark.evaluation.evidence import ATTENTION_COLUMNS, attack_ids, column, proportion
 from benchmark.evaluation.replay.findings import Findings
 from benchmark.records.per_image import PerImage, contradictions, shares
 from benchmark.records.proportion import Proportion
@@ -32,17 +21,18 @@ from benchmark.specs.track import Track
 OF_AN_ATTACK = ("success", "prediction", "margin", "linf", "l2")
 OF_SMOOTHING = ("prediction", "l2", "candidate", "count", "samples", "spent")
 PROBED = re.compile(r"(probed|pictured) (Linf|L2) \d[\d.e+-]*")
-SAME_SHARE = 1e-9  # of an interval's ends, which other versions of scipy may round otherwise
+SAME_SHARE = 1e-9  # of an interval's ends, which other versions of scipy may round differently
 
 
 def check_itself(record: Record, images: PerImage | None, findings: Findings) -> None:
-    """What a Record and its numbers by image say of themselves: shares and intervals, sums, and the sandwich gate."""
-    for name, share in numbers(record).items():
+    """Check a Record and its numbers by image in themselves: shares and intervals, sums, and the sandwich gate."""
+    shares_by_name = numbers(record)
+    for name, share in shares_by_name.items():
         again = Proportion.of(share.count, share.n) if 0 <= share.count <= share.n > 0 else None
         counts_images = not name.startswith("corrupted")  # an image has several corrupted copies
         if again is None or (counts_images and not _same(share, again)):
             findings.contradict(f"share of {name}", _words(share), _words(again))
-    findings.check("shares with their intervals, worked out again", len(numbers(record)))
+    findings.check("shares with their intervals, worked out again", len(shares_by_name))
     if images is None:
         findings.unchecked.append("the sums over images: the Record's numbers by image are not here")
         return
@@ -53,30 +43,30 @@ def check_itself(record: Record, images: PerImage | None, findings: Findings) ->
 
 
 def _check_sums_sandwich(record: Record, images: PerImage, findings: Findings) -> None:
-    """Certified <= robust <= clean per image, by the radii and scores that stand beside the Record."""
-    counted = {"clean": record.n} | {f"robust {one.threat.label}": one.accuracy.n for one in record.robust}
+    """Check certified <= robust <= clean per image, by the Record's numbers by image."""
+    counted = {"clean": record.n} | {f"robust {robust.threat.label}": robust.accuracy.n for robust in record.robust}
     scores = {name: np.array(images.score(name) or [], dtype=int) for name in counted}
     radii = np.array(images.radii.get("certified", (0.0,) * record.n))
     if any(len(scores[name]) != n for name, n in counted.items()) or len(radii) != record.n:
-        return  # `contradictions` has said it
+        return  # `contradictions` names it
     clean = scores["clean"]
     for image in np.flatnonzero((radii > 0) & (clean == 0)).tolist():
         findings.contradict("certified, but wrong when clean", f"l2 {radii[image]:.6g}", "wrong when clean", image)
-    for one in record.robust:
-        label, eps = one.threat.label, one.threat.eps
+    for robust in record.robust:
+        label, eps = robust.threat.label, robust.threat.eps
         standing = scores[f"robust {label}"][: record.n]
-        n = len(standing)  # those that are attacked
-        if one.accuracy.n > record.n:
-            findings.contradict(f"images of robust {label}", record.n, one.accuracy.n)
+        n = len(standing)  # images that are attacked
+        if robust.accuracy.n > record.n:
+            findings.contradict(f"images of robust {label}", record.n, robust.accuracy.n)
         for image in np.flatnonzero(standing > clean[:n]).tolist():
             findings.contradict(f"robust {label}, but wrong when clean", "robust", "wrong", image)
-        reached = (radii[:n] >= eps) & (one.threat.norm == "L2") & (eps > 0)
+        reached = (radii[:n] >= eps) & (robust.threat.norm == "L2") & (eps > 0)
         for image in np.flatnonzero(reached & (standing == 0)).tolist():
             findings.contradict(f"certified, but broken within {label}", f"l2 {radii[image]:.6g}", "broken", image)
 
 
 def numbers(record: Record) -> dict[str, Proportion]:
-    """All shares of a Record by name."""
+    """Return all shares of a Record by name."""
     every = shares(record)
     if copies := record.corrupted:
         parts = [("severity", copies.severities), *((one.name, one.severities) for one in copies.corruptions)]
@@ -88,7 +78,7 @@ def numbers(record: Record) -> dict[str, Proportion]:
 
 
 def whole(evidence: pa.Table, record: Record, findings: Findings) -> bool:
-    """Whether the evidence has a value of the right kind for every image wherever the Record needs one."""
+    """Return whether the evidence has a value of the right type for every image wherever the Record needs one."""
     if evidence.num_rows != record.n:
         findings.contradict("images in the evidence", record.n, evidence.num_rows)
         return False
@@ -115,49 +105,49 @@ def _needed(record: Record) -> list[str]:
 def _is_whole(evidence: pa.Table, name: str) -> bool:
     if evidence.column_names.count(name) != 1 or not counting.is_whole(evidence, name):
         return False
-    kind = evidence[name].type
-    if name.endswith(":success") or name.startswith("corrupted ") or PROBED.fullmatch(name):
-        return pa.types.is_boolean(kind)
-    if name.startswith(("probed ", "pictured ")):
-        return False
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    dtype, probe = evidence[name].type, counting.is_probe(name)
+    if name.endswith(":success") or name.startswith("corrupted ") or probe:
+        return pa.types.is_boolean(dtype) and (not probe or PROBED.fullmatch(name) is not None)
+    return pa.types.is_integer(dtype) or pa.types.is_floating(dtype)
 
 
 def recount(record: Record, images: PerImage | None, evidence: pa.Table, track: Track, findings: Findings) -> None:
-    """Every number of the Record, and every image's, from the `whole` evidence; the sandwich gate, and smoothing's."""
+    """Count every number of the Record, and every image's, from the `whole` evidence; check its gates."""
     again = recounted(record, evidence, track)
-    was, now = numbers(record), numbers(again)
-    for name in dict.fromkeys([*was, *now]):
-        one, other = was.get(name), now.get(name)
-        if one is None or other is None or not _same(one, other):
-            findings.contradict(name, _words(one), _words(other))
-    ours, theirs = (
-        one.attention and (one.attention.uniform.changed, one.attention.none.changed) for one in (record, again)
+    before, after = numbers(record), numbers(again)
+    for name in {**before, **after}:
+        recorded, counted = before.get(name), after.get(name)
+        if recorded is None or counted is None or not _same(recorded, counted):
+            findings.contradict(name, _words(recorded), _words(counted))
+    changed, counted_again = (
+        r.attention and (r.attention.uniform.changed, r.attention.none.changed) for r in (record, again)
     )
-    if ours != theirs:
-        findings.contradict("predictions that change when attention is replaced", ours, theirs)
-    _gate(findings, lambda: check_sandwich(evidence, record.row))
+    if changed != counted_again:
+        findings.contradict("predictions that change when attention is replaced", changed, counted_again)
+    _gate(findings, lambda: counting.check_sandwich(evidence, record.row))
     if rules := record.smoothed and record.smoothed.rules:
-        _gate(findings, lambda: check_smoothed(evidence, rules, record.row))
-    findings.check("numbers counted again from the evidence, and the sandwich gate", len(now))
-    if images is None:
-        return
-    by_image = per_image(evidence, again)
-    for kind, before, after in (
-        ("of an image", images.scores, by_image.scores),
-        ("radius", images.radii, by_image.radii),
-    ):
-        for name in {**before, **after}:
-            recorded, found = (np.array([*side.get(name, ())]) for side in (before, after))
-            if len(recorded) != len(found):
-                findings.contradict(f"images with {name} {kind}", len(recorded), len(found))
-            else:
-                findings.compare(f"{name} {kind}", recorded, found)
+        _gate(findings, lambda: counting.check_smoothed(evidence, rules, record.row))
+    findings.check("numbers counted again from the evidence, and the sandwich gate", len(after))
+    if images is not None:
+        by_image = counting.per_image(evidence, again)
+        _compare_images("of an image", images.scores, by_image.scores, findings)
+        _compare_images("radius", images.radii, by_image.radii, findings)
+
+
+def _compare_images(
+    kind: str, before: Mapping[str, Sequence[Any]], after: Mapping[str, Sequence[Any]], findings: Findings
+) -> None:
+    for name in {**before, **after}:
+        recorded, counted = (np.array([*side.get(name, ())]) for side in (before, after))
+        if len(recorded) != len(counted):
+            findings.contradict(f"images with {name} {kind}", len(recorded), len(counted))
+        else:
+            findings.compare(f"{name} {kind}", recorded, counted)
 
 
 def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
-    """The Record with its numbers as the evidence has them. Of the open division without the attacks' own, which were counted
-    against a clean pass of their stage.
+    """Return the Record with the numbers that the evidence gives. In the open division each attack's own number stays: it was
+    counted against a clean pass of its stage.
     """
     changed: dict[str, Any] = {
         "clean": counting.clean(evidence),
@@ -173,13 +163,12 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
             attacks.append(attack.model_copy(update={"accuracy": accuracy}))
         changed["attacks"] = tuple(attacks)
     if record.smoothed:
-        made = record.smoothed
-        changed["smoothed"] = smoothed(evidence, track.certified_radii, made.rules, made.guarantee)
-    if record.corrupted:
-        seen = record.corrupted
-        changed["corrupted"] = corrupted(evidence, seen.rules, seen.parameters, seen.versions)
+        rules, guarantee = record.smoothed.rules, record.smoothed.guarantee
+        changed["smoothed"] = counting.smoothed(evidence, track.certified_radii, rules, guarantee)
+    if copies := record.corrupted:
+        changed["corrupted"] = counting.corrupted(evidence, copies.rules, copies.parameters, copies.versions)
     if {*ATTENTION_COLUMNS.values()} <= {*evidence.column_names}:
-        changed["attention"] = without_attention(evidence)
+        changed["attention"] = counting.without_attention(evidence)
     return record.model_copy(update=changed)
 
 
@@ -190,9 +179,9 @@ def _gate(findings: Findings, gate: Callable[[], None]) -> None:
         findings.contradict(str(error).removeprefix(f"{findings.row}: ").partition("; ")[0])
 
 
-def _same(one: Proportion, other: Proportion) -> bool:
-    near = all(abs(getattr(one, end) - getattr(other, end)) <= SAME_SHARE for end in ("value", "low", "high"))
-    return near and (one.count, one.n) == (other.count, other.n)
+def _same(first: Proportion, second: Proportion) -> bool:
+    near = all(abs(getattr(first, end) - getattr(second, end)) <= SAME_SHARE for end in ("value", "low", "high"))
+    return near and (first.count, first.n) == (second.count, second.n)
 
 
 def _words(share: Proportion | None) -> str:

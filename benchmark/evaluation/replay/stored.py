@@ -1,4 +1,4 @@
-"""The bytes that a Record rests on, as far as they are at hand under work/, held against the digests that it gives."""
+"""The bytes under work/ that a Record was computed from, compared with the digests in the Record."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ KEPT = "images.safetensors"
 
 @dataclass(frozen=True)
 class Stored:
-    """What is at hand of one Record: its evaluation images and its evidence, None where they are not; whether its weights
-    are; and by attack the file that holds its adversarial images.
+    """What is at hand of a Record: evaluation images and evidence, None where they are missing; whether its weights are; and
+    the file with each attack's adversarial images.
     """
 
     images: Images | None
@@ -36,9 +36,9 @@ class Stored:
 
 @dataclass
 class Digests:
-    """Files held against the digests of a Record.
+    """Compare files with the digests of a Record.
 
-    `own` says that they stand beside it, so that other bytes contradict it; else they are of another build, and say nothing.
+    `own`: the files belong to the Record, so other bytes contradict it. Otherwise they are of another build.
     """
 
     record: Record
@@ -48,7 +48,7 @@ class Digests:
     missing: list[str] = field(default_factory=list)
 
     def of_file(self, name: str, path: Path, recorded: str = "") -> bool:
-        """Whether the file is what the Record's sha256 `name`, or `recorded`, says."""
+        """Return whether the file has the Record's sha256 `name`, or `recorded`."""
         if not path.is_file():
             self.missing.append(name)
             return False
@@ -67,10 +67,10 @@ class Digests:
 
 
 def read(row: Row, record: Record, own: bool, findings: Findings) -> Stored:
-    """What is at hand of a Record whose row and rules are today's.
+    """Return what is at hand of a Record whose row and rules are those of the working directory.
 
-    Where bytes beside the Record are not those that it names, `findings` has the contradiction; evidence and adversarial
-    images are used all the same, so that it is seen where they differ.
+    Where the Record's own bytes have another digest, `findings` gets the contradiction. Its evidence and adversarial images
+    are used all the same, which shows where they differ.
     """
     digests = Digests(record, own, findings)
     weights = digests.of_file("weights", row.weights)
@@ -97,8 +97,8 @@ def read(row: Row, record: Record, own: bool, findings: Findings) -> Stored:
 
 
 def _data(row: Row, digests: Digests) -> Images | None:
-    """The images that count, where the test split is the Record's; the other splits are looked at too."""
-    found = None
+    """Return the evaluation images, where the test split is the Record's; compare the other splits too."""
+    chosen = None
     for split in SPLITS:
         name, path = f"data {split}", row.data / f"{split}.safetensors"
         if not path.is_file() or not (row.data / "data.json").is_file():
@@ -111,13 +111,13 @@ def _data(row: Row, digests: Digests) -> Images | None:
             continue
         if digests.same(name, images.digest(), path) and split == "test":
             rules = row.track.evaluation
-            found = images.take(evaluation_index(len(images), rules.images, rules.seed))
-    return found
+            chosen = images.take(evaluation_index(len(images), rules.images, rules.seed))
+    return chosen
 
 
 def _adversarial(row: Row, digests: Digests) -> dict[str, Path]:
-    """By attack the file with its images: what its stage left, or else the Record's own file, for suites that it keeps."""
-    found: dict[str, Path] = {}
+    """Return by attack the file with its images: its stage's, or else the Record's own, for suites that it keeps."""
+    paths: dict[str, Path] = {}
     for suite in dict.fromkeys(attack.suite for attack in digests.record.attacks):
         name, ids = f"adversarial images {suite}", [a.id for a in digests.record.attacks if a.suite == suite]
         left = [row.folder / f"attack-{suite}" / file for file in (KEPT, "adversarial.safetensors")]
@@ -130,12 +130,12 @@ def _adversarial(row: Row, digests: Digests) -> dict[str, Path]:
             digests.missing.append(name)
             continue
         if right or digests.own:
-            found |= dict.fromkeys(ids, path)
-    return found
+            paths |= dict.fromkeys(ids, path)
+    return paths
 
 
 def read_tensors(path: Path, names: list[str]) -> dict[str, torch.Tensor] | str:
-    """These tensors of a safetensors file, or why they cannot be read."""
+    """Return tensors of a safetensors file, or why they cannot be read."""
     if not path.is_file():
         return f"{path} is not here"
     try:
@@ -146,7 +146,7 @@ def read_tensors(path: Path, names: list[str]) -> dict[str, torch.Tensor] | str:
 
 
 def check_kept(row: Row, record: Record, stored: Stored, findings: Findings) -> None:
-    """The images that stand beside a Record for its readers: the clean ones, and what attacks made of them."""
+    """Compare the images that are published with a Record, clean and adversarial, with their source."""
     path = row.folder / "record" / KEPT
     attacks = [attack.id for attack in record.attacks if stored.adversarial.get(attack.id, path).name == KEPT]
     if stored.images is None:
@@ -166,10 +166,10 @@ def check_kept(row: Row, record: Record, stored: Stored, findings: Findings) -> 
 
 def _compare(name: str, source: torch.Tensor, kept: torch.Tensor, path: Path, findings: Findings) -> None:
     if source.shape != kept.shape or source.dtype != kept.dtype:
-        one, other = (f"{side.dtype} {tuple(side.shape)}" for side in (source, kept))
-        findings.contradict(f"{name} in {path}", one, other)
+        recorded, found = (f"{side.dtype} {tuple(side.shape)}" for side in (source, kept))
+        findings.contradict(f"{name} in {path}", recorded, found)
         return
     for image in (source != kept).flatten(1).any(1).nonzero()[:, 0].tolist():
         place = int((source[image] != kept[image]).flatten().nonzero()[0])
-        one, other = (f"{float(side[image].flatten()[place]):.9g}" for side in (source, kept))
-        findings.contradict(f"{name} in {path}, pixel {place}", one, other, image)
+        recorded, found = (f"{float(side[image].flatten()[place]):.9g}" for side in (source, kept))
+        findings.contradict(f"{name} in {path}, pixel {place}", recorded, found, image)

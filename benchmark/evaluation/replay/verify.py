@@ -1,6 +1,6 @@
 """Compare a Record with all the bytes that are at hand, in a process that had no part in making it.
 
-Where a row's evidence is not at hand, as in a fresh clone, its published weights stand in (`_replay_published`).
+Where a row's evidence is not at hand, as in a fresh clone, its published weights are replayed (`_replay_published`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from benchmark.attacks import autoattack
-from benchmark.attacks.ball import into_ball
-from benchmark.attacks.prediction import predict
 from benchmark.data.tensors import tensors
+from benchmark.evaluation.division import RANDOM
 from benchmark.evaluation.evidence import attacked, column, is_probe, unbroken
-from benchmark.evaluation.replay import judge as judging
+from benchmark.evaluation.replay.evaluator import PARTS, Evaluator
 from benchmark.evaluation.replay.findings import Findings, Source, Verification
-from benchmark.evaluation.replay.judge import TOLERANCE, Judge, is_steady
 from benchmark.evaluation.replay.recount import check_itself, recount, whole
 from benchmark.evaluation.replay.stored import Stored, check_kept, read, read_tensors
 from benchmark.records.per_image import PerImage
@@ -33,12 +30,12 @@ from benchmark.specs.rows import Row
 from benchmark.specs.threat import AttackSpec
 
 BROKEN, STANDING = 2, 2  # images of an attack that are attacked again
-PARTS = ("apgd-ce", "apgd-t")  # of AutoAttack: those that break most, and take seconds
+UNSTEADY = (RANDOM, "the model changes its own")  # reasons of the open division: another pass may answer otherwise
 
 
 @dataclass(frozen=True)
 class Target:
-    """A Record to verify; `of` says where it stands."""
+    """A Record to verify; `of` says where it is kept."""
 
     built: Built
     of: Source
@@ -49,15 +46,15 @@ class Target:
 
     @property
     def own(self) -> bool:
-        """Whether the bytes in work/ stand beside it, and so have to be its own."""
+        """Whether the bytes in work/ have to be the Record's own."""
         return self.of != "published"
 
 
 def verify(target: Target, row: Row | BenchmarkError, device: torch.device, sample: int, seed: int) -> Verification:
-    """All checks of one Record.
+    """Make all checks of one Record.
 
     Args:
-        row: as it is today, or why it is no row today; then the Record is held against itself alone.
+        row: the row in the working directory, or why there is none; then only the Record itself is checked.
         sample: certificates made again, 0 for all; `seed` draws them.
     """
     findings, record = Findings(target.record.row), target.record
@@ -86,13 +83,13 @@ def verify(target: Target, row: Row | BenchmarkError, device: torch.device, samp
 
 
 def other_row(record: Record, row: Row | BenchmarkError) -> str:
-    """Why today's row is not the one that the Record speaks of; "" where it is."""
+    """Return why the row in the working directory is not the Record's; "" where it is."""
     if isinstance(row, BenchmarkError):
         return str(row)
     if record.track_version != row.track.version:
         return f"computed by version {record.track_version} of the track, which is at {row.track.version} today"
-    now = row.settings
-    if (record.settings.model, record.settings.certificate) != (now.model, now.certificate):
+    settings = row.settings
+    if (record.settings.model, record.settings.certificate) != (settings.model, settings.certificate):
         return "submission.yaml asks for another model or certificate today"
     if record.division != row.submission.division:
         return f"the submission is in the division {row.submission.division} today, the Record in {record.division}"
@@ -102,81 +99,83 @@ def other_row(record: Record, row: Row | BenchmarkError) -> str:
 @contextmanager
 def opened(
     record: Record, row: Row, device: torch.device, findings: Findings, *, own: bool, exact: bool
-) -> Iterator[tuple[Stored, Judge | None]]:
-    """The bytes at hand of a Record, and its network with its evaluation images, for as long as the block lasts; None in
-    its place where weights or data are not the Record's.
-    """
-    # the row's process starts before labels are read, of which it would else have a copy
-    with evaluated_model(row, device) if row.weights.exists() else nullcontext() as judged:
+) -> Iterator[tuple[Stored, Evaluator | None]]:
+    """Yield the bytes at hand of a Record, and the evaluator of its network; None where weights or data are not its own."""
+    # the row's process starts before labels are read, of which it would otherwise have a copy
+    with evaluated_model(row, device) if row.weights.exists() else nullcontext() as sandboxed:
         stored = read(row, record, own, findings)
-        if judged is None or not stored.weights or stored.images is None:
+        if sandboxed is None or not stored.weights or stored.images is None:
             yield stored, None
             return
         images, labels = (tensor.to(device) for tensor in tensors(stored.images))
         rules = row.track.evaluation
         torch.manual_seed(rules.seed)  # for what an open model draws
-        judged.confirm(images, rules.batch_size, row.name)
-        yield stored, Judge(judged.model, images, labels, rules.batch_size, exact)
+        sandboxed.confirm(images, rules.batch_size, row.name)
+        yield stored, Evaluator(sandboxed.model, images, labels, rules.batch_size, exact, findings)
 
 
 def _by_bytes(target: Target, row: Row, device: torch.device, sample: int, seed: int, findings: Findings) -> bool:
-    """Digests, numbers, and what the model says today; whether all of it was there to be replayed."""
-    record, numbers = target.record, target.built.images
-    here = replace(target.built, record=record.model_copy(update={"environment": environment()}), machine=machine())
-    unlike = differences(target.built, here)
-    with opened(record, row, device, findings, own=target.own, exact=not unlike) as (stored, judge):
+    """Check digests, numbers and verdicts. Return whether all of it could be replayed."""
+    record, images = target.record, target.built.images
+    local = replace(target.built, record=record.model_copy(update={"environment": environment()}), machine=machine())
+    unlike = differences(target.built, local)
+    with opened(record, row, device, findings, own=target.own, exact=not unlike) as (stored, evaluator):
         if target.own:
             check_kept(row, record, stored, findings)
-        if judge and unlike:
+        if evaluator and unlike:
             findings.unchecked.append(f"last bits of margins and distances: {', '.join(unlike)}")
         if stored.evidence is None or not whole(stored.evidence, record, findings):
-            findings.unchecked.append("every margin and attack: there is no evidence to hold them against")
-            if judge and numbers is not None:
-                _replay_published(judge, record, numbers, sample, seed, findings)
+            findings.unchecked.append("every margin and attack: there is no evidence to compare them with")
+            if evaluator and images is not None:
+                _replay_published(evaluator, record, images, sample, seed)
             return False
-        recount(record, numbers, stored.evidence, row.track, findings)
+        recount(record, images, stored.evidence, row.track, findings)
         _note_never_stored(row, record, stored.evidence, findings)
-        if judge is None:
+        if evaluator is None:
             findings.unchecked.append("verdicts and certificates: they need the Record's own weights and data")
             return False
-        replayed = _replay(judge, record, stored, stored.evidence, findings)
-        return _recheck(judge, record, stored.evidence, sample, seed, findings) and replayed
+        replayed = _replay(evaluator, record, stored, stored.evidence)
+        return _recheck(evaluator, record, stored.evidence, sample, seed) and replayed
 
 
-def _replay_published(
-    judge: Judge, record: Record, images: PerImage, sample: int, seed: int, findings: Findings
-) -> None:
-    """Clean predictions of all images, `sample` certificates, and AutoAttack on a few images, drawn by `seed`."""
-    if not is_steady(record):
-        findings.unchecked.append("verdicts: the model is random, another pass says otherwise")
+def _is_steady(record: Record, findings: Findings, what: str) -> bool:
+    """Return whether another pass over the same images has to give the same; else note `what` is not compared."""
+    steady = record.division == "closed" or not any(reason.startswith(UNSTEADY) for reason in record.division_reasons)
+    if not steady:
+        findings.unchecked.append(f"{what}: the model is random, another pass says otherwise")
+    return steady
+
+
+def _replay_published(evaluator: Evaluator, record: Record, images: PerImage, sample: int, seed: int) -> None:
+    """Compare clean predictions of all images, `sample` certificates, and AutoAttack on a few images, drawn by `seed`."""
+    findings = evaluator.findings
+    if not _is_steady(record, findings, "verdicts"):
         return
-    verdicts = judge.verdicts(judge.images)
-    clear = judge.exact | (np.abs(verdicts.margin) > TOLERANCE * (1 + verdicts.largest))
+    verdicts = evaluator.verdicts(evaluator.images)
+    clear = evaluator.exact | (np.abs(verdicts.margin) > evaluator.reach(verdicts))
     recorded, right = _right(images, "clean"), verdicts.margin > 0
     findings.compare("clean, right", recorded, right, (recorded != right) & clear)
     findings.check("clean predictions", len(recorded))
     spec = record.settings.certificate
     if spec is not None and "certified" in images.radii:
-        judging.recheck(judge, spec, np.array(images.radii["certified"]), sample, seed, findings)
+        evaluator.recheck(spec, np.array(images.radii["certified"]), sample, seed)
     for attack in record.attacks:
         if attack.spec.attack == "autoattack" and attack.id in images.scores:
-            _attack(judge, attack.spec, right, _right(images, attack.id), seed, findings)
+            _attack_again(evaluator, attack.spec, right, _right(images, attack.id), seed)
 
 
 def _right(images: PerImage, name: str) -> np.ndarray:
     return np.array([digit == "1" for digit in images.scores[name]])
 
 
-def _attack(
-    judge: Judge, spec: AttackSpec, right: np.ndarray, standing: np.ndarray, seed: int, findings: Findings
-) -> None:
-    """Attack again some of the images that stood, which have to stand, and of those that were broken."""
-    draw = np.random.default_rng(seed)
+def _attack_again(evaluator: Evaluator, spec: AttackSpec, right: np.ndarray, standing: np.ndarray, seed: int) -> None:
+    """Attack some of the images that are recorded as robust, which have to stay so, and some that were broken."""
+    draw, findings = np.random.default_rng(seed), evaluator.findings
     done, again = 0, 0
     for stood, count in ((True, STANDING), (False, BROKEN)):
         candidates = np.flatnonzero(right[: len(standing)] & (standing == stood))
         for image in sorted(draw.permutation(candidates)[:count].tolist()):
-            broken = _broken(judge, spec, image)
+            broken = evaluator.breaks(spec, image)
             if stood and broken:
                 findings.contradict(spec.id, "standing", "broken", image)
             done, again = done + 1, again + (broken is not stood)
@@ -184,53 +183,37 @@ def _attack(
     findings.check(f"images of {spec.id} attacked again by {parts}, of which {again} fared as recorded", done)
 
 
-def _broken(judge: Judge, spec: AttackSpec, image: int) -> bool:
-    """Whether a part of AutoAttack breaks an image, with the random numbers that it had in the Record."""
-    x, y = judge.images[image : image + 1], judge.labels[image : image + 1]
-    for part in PARTS:
-        found = autoattack.attack(judge.model, x, y, spec.threat, seed=spec.seed, component=part, indices=[image])
-        found = into_ball(found, x, spec.threat, spec.id)
-        if not predict(judge.model, found, y, judge.batch_size).correct.all():
-            return True
-    return False
-
-
-def _replay(judge: Judge, record: Record, stored: Stored, evidence: pa.Table, findings: Findings) -> bool:
-    """Clean images, then each attack's; whether every one could be judged."""
-    steady = is_steady(record)
-    if not steady:
-        findings.unchecked.append(
-            "predictions, margins and successes: the model is random, another pass says otherwise"
-        )
-    judging.replay_clean(judge, evidence, steady, findings)
+def _replay(evaluator: Evaluator, record: Record, stored: Stored, evidence: pa.Table) -> bool:
+    """Replay the clean images, then each attack's. Return whether all of them could be evaluated."""
+    findings = evaluator.findings
+    steady = _is_steady(record, findings, "predictions, margins and successes")
+    evaluator.replay_clean(evidence, steady)
     if record.attention and steady:
-        judging.replay_without_attention(judge, evidence, findings)
-    of_attacks, done = judge.of_first(attacked(evidence)), 0
+        evaluator.replay_without_attention(evidence)
+    of_attacks, done = evaluator.of_first(attacked(evidence)), 0
     for attack in [attack for attack in record.attacks if attack.id in stored.adversarial]:
         images = read_tensors(stored.adversarial[attack.id], [attack.id])
         if isinstance(images, str):
             findings.contradict(images)
-            continue
-        done += judging.replay_attack(
-            of_attacks, images[attack.id], attack.spec.threat, attack.id, evidence, steady, findings
-        )
+        else:
+            done += of_attacks.replay_attack(images[attack.id], attack.spec.threat, attack.id, evidence, steady)
     what = "ball, box, distances" + (", predictions, margins, success" if steady else "")
     findings.check(f"attacks' images, {len(of_attacks.images)} each: {what}", done)
-    judging.note_undecided(judge, findings)
+    evaluator.note_undecided()
     return steady and done == len(record.attacks)
 
 
-def _recheck(judge: Judge, record: Record, evidence: pa.Table, sample: int, seed: int, findings: Findings) -> bool:
+def _recheck(evaluator: Evaluator, record: Record, evidence: pa.Table, sample: int, seed: int) -> bool:
     spec = record.settings.certificate
     names = spec and spec.name, record.certificate and record.certificate.name
     if names[0] != names[1]:
-        findings.contradict("certificate", *names)
+        evaluator.findings.contradict("certificate", *names)
         return False
-    return spec is None or judging.recheck(judge, spec, column(evidence, "certified_l2"), sample, seed, findings)
+    return spec is None or evaluator.recheck(spec, column(evidence, "certified_l2"), sample, seed)
 
 
 def _note_never_stored(row: Row, record: Record, evidence: pa.Table, findings: Findings) -> None:
-    """What no file holds, so that nobody can replay it."""
+    """Note what is in no file and so cannot be replayed."""
     probes = [name for name in evidence.column_names if is_probe(name)]
     if probes:
         without = evidence.drop_columns(probes)
@@ -240,6 +223,8 @@ def _note_never_stored(row: Row, record: Record, evidence: pa.Table, findings: F
             f"images of the probes (reliability, pictures), which are not stored; images that only they broke: {words}"
         )
     if record.smoothed:
-        findings.unchecked.append("samples of the smoothed version, not stored: its radii were held against its counts")
+        findings.unchecked.append(
+            "samples of the smoothed version, not stored: its radii were compared with its counts"
+        )
     if record.corrupted:
         findings.unchecked.append("corrupted copies, not stored: their verdicts count as recorded")

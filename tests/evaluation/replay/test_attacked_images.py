@@ -1,8 +1,7 @@
-"""A track that attacks the first of its images alone: what is counted of how many, and that none can be left out unseen."""
+"""A track that attacks only the first of its images: numbers say of how many, and none is left out unseen."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -22,14 +21,12 @@ from benchmark.specs import tracks
 from leaderboard.image_radii import image_radii
 
 ALL, ATTACKED = 20, 12  # two batches
+TRACK = Path("benchmark/tracks/tiny.yaml")
 
 
 def new(root: Path) -> Project:
     project = tiny_verified.new(root)
-    track = project.root / "benchmark/tracks/tiny.yaml"
-    text = track.read_text()
-    assert f"images: {ALL}, seed: 0, batch_size: 6" in text
-    track.write_text(text.replace(f"images: {ALL},", f"images: {ALL}, attacked: {ATTACKED},"))
+    edit(project.root / TRACK, f"images: {ALL}, seed: 0,", f"images: {ALL}, attacked: {ATTACKED}, seed: 0,")
     return project
 
 
@@ -39,10 +36,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.fixture(autouse=True)
-def row(trained: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    project = trained.copy(tmp_path / "row")
-    monkeypatch.chdir(project.root)
-    return project
+def row(trained: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained.copy(tmp_path / "row").root)
 
 
 @pytest.mark.slow
@@ -91,26 +86,17 @@ def test_nor_can_a_record_count_fewer() -> None:
     assert found()["lines"]
 
 
-def test_a_row_that_was_attacked_on_fewer_images_is_not_collected(row) -> None:
-    track = row.root / "benchmark/tracks/tiny.yaml"
-    track.write_text(track.read_text().replace(f", attacked: {ATTACKED},", ","))
+def test_a_track_that_attacks_other_images_is_refused() -> None:
+    edit(TRACK, f", attacked: {ATTACKED},", ",")
     with pytest.raises(BenchmarkError, match="12 images were attacked where track tiny wants 20"):
         counting.robust(pq.read_table(EVIDENCE), tracks.load("tiny"))
-
-
-def test_a_certificate_beyond_the_attacked_images_counts_and_one_that_is_broken_stops_the_row() -> None:
-    table = pq.read_table(EVIDENCE)
-    broken = [i for i, won in enumerate(table[f"{PGD}:success"].to_pylist()) if won]
-    assert broken
-    assert max(broken) < ATTACKED
-    change_column("certified_l2", broken[0], lambda _: 5.0)
-    with pytest.raises(BenchmarkError, match=rf"image {broken[0]} is certified at l2 5 "):
-        counting.check_sandwich(pq.read_table(EVIDENCE), NAME)
-
-
-def test_batches_of_attacked_images_are_those_of_all(row) -> None:
-    track = row.root / "benchmark/tracks/tiny.yaml"
-    track.write_text(track.read_text().replace(f"attacked: {ATTACKED}", "attacked: 7"))
+    edit(TRACK, f"images: {ALL},", f"images: {ALL}, attacked: 7,")
     with pytest.raises(BenchmarkError, match="multiple of batch_size"):
         run_stage("attack-papers", *tiny_verified.NAMES)
-    assert json.loads(RECORD.read_text())["n"] == ALL
+
+
+def test_a_broken_certificate_stops_the_row() -> None:
+    broken = pq.read_table(EVIDENCE)[f"{PGD}:success"].to_pylist().index(True)
+    change_column("certified_l2", broken, lambda _: 5.0)
+    with pytest.raises(BenchmarkError, match=rf"image {broken} is certified at l2 5 "):
+        counting.check_sandwich(pq.read_table(EVIDENCE), NAME)

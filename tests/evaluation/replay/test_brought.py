@@ -1,4 +1,4 @@
-"""`rvb verify --adversarial`: what anybody's images break, what lowers a published number, and what is refused."""
+"""`rvb verify --adversarial`: what contributed images break, what lowers a published number, and what is refused."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tiny_verified import (
     rvb,
 )
 from tiny_verified import refused as error
+from typer.testing import Result
 
 from benchmark.pipeline import generate
 from benchmark.specs import tracks
@@ -37,44 +38,46 @@ def bring(images: dict[str, torch.Tensor], credit: str | None = "Jane Doe") -> N
     save_file(images, FILE, None if credit is None else {"credit": credit})
 
 
-def verdicts(number: str) -> str:
-    return json.loads(BY_IMAGE.read_text())["scores"][number]
+def number(name: str) -> str:
+    return json.loads(BY_IMAGE.read_text())["scores"][name]
 
 
-def robust_and_near() -> list[int]:
-    """Images that stand at l2 0.5 and are nearer than that to the boundary."""
-    _, far = nearest(*clean())
-    right = verdicts("robust L2 0.5")
-    return [image for image in range(20) if right[image] == "1" and far[image] < 0.49]
+def near() -> list[int]:
+    """Images that are robust at l2 0.5 although nearer than that to the boundary."""
+    distance, right = nearest(*clean())[1], number("robust L2 0.5")
+    return [image for image in range(20) if right[image] == "1" and distance[image] < 0.49]
 
 
-def one_more(image: int) -> torch.Tensor:
-    """The clean images, but one, which is broken within l2 0.5."""
+def broken(*indices: int) -> torch.Tensor:
+    """The clean images, but some, which are broken at the nearest boundary."""
     images, labels = clean()
-    found = images.clone()
-    found[image] = nearest(images, labels)[0][image]
-    return found
+    images[[*indices]] = nearest(images, labels)[0][[*indices]]
+    return images
+
+
+def verify(*arguments: str) -> Result:
+    return rvb("verify", NAME, "--adversarial", str(FILE), *arguments)
 
 
 def judged(*arguments: str) -> dict:
-    result = rvb("verify", NAME, "--adversarial", str(FILE), "--json", *arguments)
-    return json.loads(result.stdout)
+    return json.loads(verify("--json", *arguments).stdout)
 
 
 def refused(*arguments: str) -> str:
     return error("verify", NAME, "--adversarial", str(FILE), *arguments)
 
 
-def put(image: int) -> None:
-    """Bring an image that breaks the row at l2 0.5, and keep what it breaks."""
-    bring({"L2 0.5": one_more(image)})
-    assert rvb("verify", NAME, "--adversarial", str(FILE), "--write").exit_code == 0
+def bring_one(credit: str | None = "Jane Doe") -> int:
+    """Bring an image that breaks the row at l2 0.5."""
+    image, *_ = near()
+    bring({"L2 0.5": broken(image)}, credit)
+    return image
 
 
 def test_images_that_break_nothing_new() -> None:
     bring({"L2 0.5": load_file("work/tiny/Tiny2026Linear-small/record/images.safetensors")[PGD]})
     content = judged()
-    assert content["broken"]["L2 0.5"] == verdicts("clean").count("1") - verdicts(PGD).count("1") > 0
+    assert content["broken"]["L2 0.5"] == number("clean").count("1") - number(PGD).count("1") > 0
     assert content["brought"]["images"] == []
     assert all(one["lost"] == [] and one["before"] == one["after"] for one in content["robust"])
     assert "break nothing that still stands; nothing written" in refused("--write")
@@ -82,14 +85,18 @@ def test_images_that_break_nothing_new() -> None:
 
 
 def test_one_more_image_lowers_the_number_with_its_credit() -> None:
-    image, *_ = robust_and_near()
-    before = verdicts("robust L2 0.5").count("1")
-    bring({"L2 0.5": one_more(image)})
-    told = rvb("verify", NAME, "--adversarial", str(FILE))
+    def stages() -> list[str]:
+        definitions = generate.definitions(tracks.load("tiny"), load_rows("tiny"))
+        return definitions[generate.board_file("tiny")]["leaderboard"]["deps"]
+
+    image, before = bring_one(), number("robust L2 0.5").count("1")
+    told = verify()
     assert told.exit_code == 0
     assert f"{NAME}: robust L2 0.5: {before} -> {before - 1} images; newly broken: images {image}\n" in told.output
     assert not BROKEN.parent.exists(), "only --write writes"
-    assert rvb("verify", NAME, "--adversarial", str(FILE), "--write").exit_code == 0
+    assert str(BROKEN.parent) not in stages()
+    assert verify("--write").exit_code == 0
+    assert str(BROKEN.parent) in stages(), "the board is rendered again"
     (brought,) = json.loads(BROKEN.read_text())["brought"]
     record = json.loads(RECORD.read_text())
     assert (brought["credit"], brought["weights"]) == ("Jane Doe", record["sha256"]["weights"])
@@ -108,87 +115,62 @@ def test_one_more_image_lowers_the_number_with_its_credit() -> None:
     assert rvb("verify", NAME).exit_code == 0, "the Record stays as it was measured"
 
 
-def test_the_board_is_rendered_anew_when_something_is_brought() -> None:
-    def reads() -> list[str]:
-        stages = generate.definitions(tracks.load("tiny"), load_rows("tiny"))
-        return stages[generate.board_file("tiny")]["leaderboard"]["deps"]
-
-    assert str(BROKEN.parent) not in reads()
-    image, *_ = robust_and_near()
-    put(image)
-    assert str(BROKEN.parent) in reads()
-
-
 def test_an_image_counts_in_every_ball_that_it_lies_in() -> None:
-    """Looked for at l2 0.8, it counts at 0.5 by its distance; one that is farther away does not."""
-    image, *_ = robust_and_near()
-    bring({"L2 0.8": one_more(image)})
+    """Searched at l2 0.8, it counts at 0.5 by its distance; one that is farther away does not."""
+    image, *_ = near()
+    bring({"L2 0.8": broken(image)})
     assert [(one["threat"], one["lost"]) for one in judged()["robust"]] == [("Linf 0.05", []), ("L2 0.5", [image])]
-    images, labels = clean()
-    far = nearest(images, labels)[1]
-    other = next(i for i in range(20) if verdicts("robust L2 0.5")[i] == "1" and 0.5 < far[i] < 2)
-    bring({"L2 2": one_more(other)})
+    far, robust = nearest(*clean())[1], number("robust L2 0.5")
+    bring({"L2 2": broken(next(i for i in range(20) if robust[i] == "1" and 0.5 < far[i] < 2))})
     content = judged()
     assert content["broken"]["L2 2"] >= 1
     assert all(one["lost"] == [] for one in content["robust"])
 
 
 def test_the_first_who_breaks_an_image_is_credited() -> None:
-    first, second, *_ = robust_and_near()
-    put(first)
-    both = torch.where((torch.arange(20) == second)[:, None, None, None], one_more(second), one_more(first))
-    bring({"L2 0.5": both}, "John Roe")
+    first, second, *_ = near()
+    bring({"L2 0.5": broken(first)})
+    assert verify("--write").exit_code == 0
+    bring({"L2 0.5": broken(first, second)}, "John Roe")
     assert [one["lost"] for one in judged("--write")["robust"]] == [[], [second]]
     assert [one["credit"] for one in json.loads(BROKEN.read_text())["brought"]] == ["Jane Doe", "John Roe"]
     assert "Jane Doe, John Roe" in rvb("board").output
 
 
 def test_a_contradicted_certificate_is_an_alarm() -> None:
-    image, *_ = robust_and_near()
+    image = bring_one()
     radius = float(nearest(*clean())[1][image]) + 0.01
     path = PUBLISHED / "images" / f"{NAME}.json"
     change_json(path, lambda images: images["radii"]["certified"].__setitem__(image, radius))
-    bring({"L2 0.5": one_more(image)})
     message = refused("--write")
-    assert message.startswith(
-        f"{NAME}: 1 certified radii are contradicted; image {image} is certified at l2 {radius:.6g}"
-    )
+    start = f"{NAME}: 1 certified radii are contradicted; image {image} is certified at l2 {radius:.6g}"
+    assert message.startswith(start)
     assert message.endswith("the certificate is wrong")
-    assert f"ALARM: {NAME}: image {image}: certified at l2 {radius:.6g}, broken at " in (
-        rvb("verify", NAME, "--adversarial", str(FILE)).output
-    )
+    assert f"ALARM: {NAME}: image {image}: certified at l2 {radius:.6g}, broken at " in verify().output
     assert json.loads(BROKEN.read_text())["brought"][0]["images"][0]["certified"] == radius
     table = rvb("board", "--published").output
     assert "–" in next(line for line in table.splitlines() if NAME in line), "nothing counts as certified any more"
 
 
 def test_what_was_brought_against_other_weights_counts_no_more() -> None:
-    image, *_ = robust_and_near()
-    put(image)
-    before = verdicts("robust L2 0.5").count("1")
+    bring_one()
+    assert verify("--write").exit_code == 0
+    before = number("robust L2 0.5").count("1")
     change_json(PUBLISHED / f"{NAME}.json", lambda record: record["sha256"].update(weights="0" * 64))
     assert f"{100 * before / 20:.1f}" in rvb("board", "--published").output
-    fault = error("regress", "--published")
-    assert f"{BROKEN} holds images by Jane Doe of other weights" in fault
-    message = refused("--write")
-    assert "the Record's own weights are not in work/tiny; run `rvb repro" in message
+    assert f"{BROKEN} holds images by Jane Doe of other weights" in error("regress", "--published")
+    assert "the Record's own weights are not in work/tiny; run `rvb repro" in refused("--write")
     (PUBLISHED / f"{NAME}.json").unlink()
-    assert "holds images of a row that is not published; bring them again, or delete the file" in (
-        error("regress", "--published")
-    )
+    words = "holds images of a row that is not published; bring them again, or delete the file"
+    assert words in error("regress", "--published")
 
 
-def test_only_what_is_published_can_be_lowered() -> None:
-    image, *_ = robust_and_near()
-    bring({"L2 0.5": one_more(image)}, None)
+def test_only_what_is_published_can_be_lowered_and_only_the_records_weights_are_asked() -> None:
+    bring_one(credit=None)
     assert "no `credit`, who is to be named" in refused("--write")
     (PUBLISHED / f"{NAME}.json").unlink()
     assert judged()["brought"]["credit"] == "unnamed"
     assert "there is no number to lower: leave out --write" in refused("--write")
-
-
-def test_swapped_weights_judge_nothing() -> None:
-    bring({"L2 0.5": clean()[0]})
     change_tensors(WEIGHTS, lambda weights: weights["1.bias"].add_(1))
     assert "the Record's own weights are not in work/tiny" in refused()
 
@@ -224,6 +206,9 @@ def test_files_that_are_none_are_refused_in_one_line() -> None:
     assert "brought.safetensors is no file" in refused()
     bring({})
     assert "holds no tensor; give one for each ball, such as 'Linf 0.05'" in refused()
+    for credit in ("two\nlines", "x" * 121, "\x1b[31m"):
+        bring({"L2 0.5": clean()[0]}, credit)
+        assert "`credit` in its metadata has to be one line of at most 120 characters" in refused()
     FILE.write_bytes(pickle.dumps({"L2 0.5": [0.5]}))
     assert "brought.safetensors is no safetensors file (" in refused()
     torch.save({"L2 0.5": clean()[0]}, FILE)
@@ -234,9 +219,3 @@ def test_files_that_are_none_are_refused_in_one_line() -> None:
     FILE.unlink()
     os.mkfifo(FILE)
     assert "is no file" in refused(), "and nothing waits for it"
-
-
-def test_a_credit_is_one_line_of_text() -> None:
-    for credit in ("two\nlines", "x" * 121, "\x1b[31m"):
-        bring({"L2 0.5": clean()[0]}, credit)
-        assert "`credit` in its metadata has to be one line of at most 120 characters" in refused()

@@ -1,4 +1,4 @@
-"""`rvb verify`: what it looks at, what it says that it could not, and when a last bit counts."""
+"""`rvb verify`: what it checks, what it reports as unchecked, and when a last bit counts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from edited_file import edit
+from tiny_models import Through
 from tiny_verified import (
     EVIDENCE,
     FGSM,
@@ -32,14 +35,27 @@ from tiny_verified import (
 
 from benchmark.commands import verify
 from benchmark.evaluation.division import RANDOM
+from benchmark.evaluation.replay.evaluator import Evaluator
 from benchmark.evaluation.replay.findings import Findings
-from benchmark.evaluation.replay.judge import Judge
 from benchmark.runtime.errors import BenchmarkError
 
 pytestmark = pytest.mark.usefixtures("verified_row")
+BY_IMAGE, PUBLISHED_WEIGHTS = PUBLISHED / f"images/{NAME}.json", PUBLISHED / f"weights/{NAME}.safetensors"
+SUBMISSION, TRACK = Path("submissions/Tiny2026Linear/submission.yaml"), Path("benchmark/tracks/tiny.yaml")
 
 
-def test_an_untampered_row_holds_and_what_is_not_stored_is_said() -> None:
+def edit_evidence(to: Callable[[float], float]) -> None:
+    """Change image 3's clean margin, and sign the evidence again."""
+    change_column("clean_margin", 3, to)
+    sign("evidence", EVIDENCE)
+
+
+def edit_records(change: Callable[[dict], None]) -> None:
+    for path in (RECORD, PUBLISHED / f"{NAME}.json"):
+        change_json(path, change)
+
+
+def test_an_untampered_row_holds_and_what_is_not_stored_is_named() -> None:
     result = rvb("verify", NAME)
     assert result.exit_code == 0, result.exception
     assert f"{NAME} on tiny, built and published: holds, replayed" in result.output
@@ -65,22 +81,21 @@ def test_files_that_are_damaged_or_not_here() -> None:
     assert content["tier"] == "claimed"
 
 
-def test_a_published_record_alone_is_held_against_itself() -> None:
+def test_a_published_record_alone_is_checked_in_itself() -> None:
     shutil.rmtree("work/tiny")
-    (PUBLISHED / f"weights/{NAME}.safetensors").unlink()
+    PUBLISHED_WEIGHTS.unlink()
     content = found()
     assert (content["of"], content["tier"], content["lines"]) == ("published", "claimed", [])
     assert content["unchecked"][0].startswith("weights, evidence, adversarial images ")
     result = rvb("verify", "--all")
     assert result.exit_code == 0
     assert "1 rows hold: 0 replayed, 1 as far as they could be checked" in result.output
-    radius = json.loads((PUBLISHED / f"images/{NAME}.json").read_text())["scores"]["robust L2 0.5"].index("0")
-    change_json(PUBLISHED / f"images/{NAME}.json", lambda images: images["radii"]["certified"].__setitem__(radius, 0.6))
-    lines = found()["lines"]
-    assert any(line.startswith(f"image {radius}: certified, but ") for line in lines)
+    broken = json.loads(BY_IMAGE.read_text())["scores"]["robust L2 0.5"].index("0")
+    change_json(BY_IMAGE, lambda images: images["radii"]["certified"].__setitem__(broken, 0.6))
+    assert any(line.startswith(f"image {broken}: certified, but ") for line in found()["lines"])
 
 
-def test_in_a_fresh_clone_a_published_record_is_held_against_its_published_weights() -> None:
+def test_in_a_fresh_clone_the_published_weights_are_replayed() -> None:
     """Its images, weights and the package are all that is there."""
     shutil.rmtree("work/tiny")
     content = found()
@@ -88,108 +103,91 @@ def test_in_a_fresh_clone_a_published_record_is_held_against_its_published_weigh
     checked = {one["what"]: one["count"] for one in content["checked"]}
     assert checked["clean predictions"] == 20
     assert any("certified radii made again" in what for what in checked)
-    path = PUBLISHED / f"weights/{NAME}.safetensors"
-    kept = path.read_bytes()
-    change_tensors(path, lambda tensors: [tensor.add_(1e-6) for tensor in tensors.values()])
-    assert any(line.startswith(f"sha256 of weights, {path}") for line in found()["lines"])
-    path.write_bytes(kept)
-    clean = json.loads((PUBLISHED / f"images/{NAME}.json").read_text())["scores"]["clean"]
+    kept = PUBLISHED_WEIGHTS.read_bytes()
+    change_tensors(PUBLISHED_WEIGHTS, lambda tensors: [tensor.add_(1e-6) for tensor in tensors.values()])
+    assert any(line.startswith(f"sha256 of weights, {PUBLISHED_WEIGHTS}") for line in found()["lines"])
+    PUBLISHED_WEIGHTS.write_bytes(kept)
+    clean = json.loads(BY_IMAGE.read_text())["scores"]["clean"]
     assert "0" in clean
     swapped = clean.replace("1", "x", 1).replace("0", "1", 1).replace("x", "0")  # as many right, but two others
-    change_json(PUBLISHED / f"images/{NAME}.json", lambda images: images["scores"].update(clean=swapped))
+    change_json(BY_IMAGE, lambda images: images["scores"].update(clean=swapped))
     assert any("clean, right" in line for line in found()["lines"])
 
 
-def test_a_published_record_that_is_not_the_built_one_is_looked_at_by_itself() -> None:
+def test_a_published_record_that_is_not_the_built_one_is_verified_by_itself() -> None:
     change_json(PUBLISHED / f"{NAME}.json", lambda record: record["robust"][1]["accuracy"].update(count=20))
     records = json.loads(rvb("verify", NAME, "--json").stdout)
     assert [(one["of"], bool(one["contradictions"])) for one in records] == [("built", False), ("published", True)]
     assert records[0]["tier"] == "replayed"
     change_json(PUBLISHED / f"{NAME}.json", lambda record: record["sha256"].update(weights="0" * 64))
-    (PUBLISHED / f"weights/{NAME}.safetensors").unlink()
+    PUBLISHED_WEIGHTS.unlink()
     words = json.loads(rvb("verify", NAME, "--json").stdout)[1]["unchecked"]
     assert any(one.startswith(f"weights: {WEIGHTS} is of another build (sha256 ") for one in words)
 
 
 def test_elsewhere_margins_may_stray_but_turn_no_verdict() -> None:
-    """In other arithmetic a margin is held to a tolerance; where it lies within that of 0, the verdict is left open."""
-    for path in (RECORD, PUBLISHED / f"{NAME}.json"):
-        change_json(path, lambda record: record["environment"].update(torch="1.0"))
-    change_column("clean_margin", 3, lambda margin: margin + 1e-5)
-    sign("evidence", EVIDENCE)
+    """In other arithmetic a margin has a tolerance; where it lies within that of 0, the verdict is left open."""
+    edit_records(lambda record: record["environment"].update(torch="1.0"))
+    edit_evidence(lambda margin: margin + 1e-5)
     content = found()
     assert content["lines"] == []
     assert any("last bits of margins and distances: torch was 1.0 and is " in words for words in content["unchecked"])
     assert any("to 0.0001 of the largest logit, which turns no verdict" in one["what"] for one in content["checked"])
-    change_column("clean_margin", 3, lambda margin: -margin)
-    sign("evidence", EVIDENCE)
+    edit_evidence(lambda margin: -margin)
     assert any(line.startswith("image 3: clean margin: ") for line in found()["lines"])
 
 
 def test_what_cannot_be_asked_for_is_one_line() -> None:
-    def error(*arguments: str) -> str:
-        return refused("verify", *arguments)
-
-    assert error() == "name rows to verify, <submission>-<variant>, or --all"
-    assert "leave out rows" in error(NAME, "--all")
-    assert "--write keeps what --adversarial breaks" in error(NAME, "--write")
-    assert "did you mean 'Tiny2026Linear-small'?" in error("Tiny2026Linear-smal")
+    for arguments, words in {
+        (): "name rows to verify, <submission>-<variant>, or --all",
+        (NAME, "--all"): "leave out rows",
+        (NAME, "--write"): "--write keeps what --adversarial breaks",
+        ("Tiny2026Linear-smal",): "did you mean 'Tiny2026Linear-small'?",
+    }.items():
+        assert words in refused("verify", *arguments)
     shutil.rmtree(PUBLISHED)
     assert "no row of tiny is published; nothing was verified" in rvb("verify", "--all").output
     shutil.rmtree("work/tiny")
-    assert error(NAME) == f"{NAME} is neither built here nor published on tiny; run `rvb repro {NAME}`"
+    assert refused("verify", NAME) == f"{NAME} is neither built here nor published on tiny; run `rvb repro {NAME}`"
 
 
-def test_a_row_that_is_another_today_is_held_against_itself() -> None:
-    yaml = Path("submissions/Tiny2026Linear/submission.yaml")
-    yaml.write_text(yaml.read_text().replace("certificate: {name: lipschitz}", "certificate: {name: local}"))
+def test_of_a_row_that_changed_only_the_record_itself_is_checked() -> None:
+    edit(SUBMISSION, "certificate: {name: lipschitz}", "certificate: {name: local}")
     content = found()
     assert "submission.yaml asks for another model or certificate today" in content["unchecked"][0]
     assert content["tier"] == "claimed"
-    track = Path("benchmark/tracks/tiny.yaml")
-    track.write_text(track.read_text().replace("version: 1", "version: 2"))
+    edit(TRACK, "version: 1", "version: 2")
     assert "computed by version 1 of the track, which is at 2 today" in found()["unchecked"][0]
-    shutil.rmtree(yaml.parent)
+    shutil.rmtree(SUBMISSION.parent)
     assert "unknown submission 'Tiny2026Linear'" in found()["unchecked"][0]
-
-
-class _Fixed(torch.nn.Module):
-    """Logits that do not depend on the image but on its place."""
-
-    def __init__(self, rows: list[list[float]]) -> None:
-        super().__init__()
-        self.rows = torch.tensor(rows)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.rows.repeat(len(images) // len(self.rows), 1)
 
 
 @pytest.mark.parametrize(("exact", "named", "undecided"), [(True, {0, 1, 2, 4}, set()), (False, {2, 4}, {0, 1})])
 def test_a_verdict_on_which_rounding_decides_is_left_open_elsewhere(exact, named, undecided) -> None:
-    """Image 0 is right by a hair and recorded as wrong, 1 has two other classes a hair apart, 2 is far off, 3 is as recorded, 4 is off by a hundredth."""
+    """Image 0 is right by a hair and recorded as wrong, 1 has two other classes a hair apart, 2 is far off, 3 is as recorded,
+    4 is off by a hundredth.
+    """
     rows = [[1.00001, 1.0, 0.0], [0.0, 1.00001, 1.0], [2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [1.01, 1.0, 0.0]]
-    judge = Judge(_Fixed(rows), torch.zeros(5, 1, 2, 2), torch.zeros(5, dtype=torch.long), 5, exact)
-    seen = judge.verdicts(judge.images)
+    findings = Findings("row")
+    fixed = Through(torch.nn.Identity(), after=lambda z, x: torch.tensor(rows).repeat(len(x) // 5, 1))
+    evaluator = Evaluator(fixed, torch.zeros(5, 1, 2, 2), torch.zeros(5, dtype=torch.long), 5, exact, findings)
+    seen = evaluator.verdicts(evaluator.images)
     evidence = pa.table(
         {
             "clean_prediction": [1, 2, 1, 0, 1],
             "clean_margin": np.array([-0.00001, *seen.margin[1:2], -1.0, *seen.margin[3:4], -0.01], dtype=np.float32),
         }
     )
-    findings = Findings("row")
-    judge.compare(evidence, "clean_", seen, findings, np.ones(5, dtype=bool))
+    evaluator.compare(evidence, "clean_", seen, np.ones(5, dtype=bool))
     assert {one.image for one in findings.contradictions} == named
-    assert judge.undecided == undecided
+    assert evaluator.undecided == undecided
 
 
 @pytest.mark.parametrize("reasons", [(RANDOM + ": two passes differ",), ("deterministic",)])
 def test_of_a_random_model_predictions_are_not_compared(reasons) -> None:
-    for path in (RECORD, PUBLISHED / f"{NAME}.json"):
-        change_json(path, lambda record: record.update(division="open", division_reasons=reasons))
-    yaml = Path("submissions/Tiny2026Linear/submission.yaml")
-    yaml.write_text(yaml.read_text().replace("variants:", "division: open\nvariants:", 1))
-    change_column("clean_margin", 3, lambda margin: margin * 1.5)
-    sign("evidence", EVIDENCE)
+    edit_records(lambda record: record.update(division="open", division_reasons=reasons))
+    edit(SUBMISSION, "variants:", "division: open\nvariants:")
+    edit_evidence(lambda margin: margin * 1.5)
     content = found()
     random = reasons[0].startswith(RANDOM)
     assert any(line.startswith("image 3: clean margin: ") for line in content["lines"]) is not random
