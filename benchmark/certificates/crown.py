@@ -30,7 +30,7 @@ from benchmark.certificates.bounds.plain_layers import plain
 from benchmark.certificates.local import float32_gap as float32_gap
 from benchmark.runtime.errors import BenchmarkError
 
-__all__ = ["certify", "float32_gap", "guarantee"]
+__all__ = ["certified_at", "certify", "float32_gap", "guarantee"]
 
 SMALLEST = 2.0**-10  # smaller radii are not searched
 FLOAT32_ALLOWANCE = 1e-3  # of every margin, at least
@@ -68,9 +68,19 @@ def certify(
     bounds = Bounds(model, images, alpha_steps)
     radii = []
     for image, label in zip(images.split(1), labels.split(1), strict=True):
-        correct = bounds.least_margin(image, label, 0.0) > 0
-        radii.append(_largest(partial(bounds.holds, image, label), largest, precision) if correct else 0.0)
+        holds = partial(bounds.holds, image, label)
+        radii.append(_largest(holds, largest, precision) if holds(0.0) else 0.0)
     return torch.tensor(radii, dtype=torch.float64, device=images.device)
+
+
+def certified_at(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radius: float, *, alpha_steps: int = 0
+) -> torch.Tensor:
+    """Return whether each image is certified at one l2 radius, in pixels: (n,) bool. Guarantee and errors as in `certify`."""
+    bounds = Bounds(model, images, alpha_steps)
+    pairs = zip(images.split(1), labels.split(1), strict=True)
+    verdicts = [bounds.holds(*pair, 0.0) and bounds.holds(*pair, radius) for pair in pairs]
+    return torch.tensor(verdicts, dtype=torch.bool, device=images.device)
 
 
 class Bounds:

@@ -268,7 +268,8 @@ def test_an_embedding_in_training_mode_is_refused_by_every_certificate(certifica
     model[2] = OrthogonalLinear(model[2].raw.shape[1], model[2].raw.shape[0]).requires_grad_(False).eval()
     labels = model(IMAGES).argmax(1)
     module.certify(model, IMAGES, labels, precision=0.1)
-    for call in (module.certify, module.float32_gap, *([certified_at] if module is local else [])):
-        options = (0.01,) if call is certified_at else ()
-        with pytest.raises(BenchmarkError, match="training mode"):
-            call(model.train(), IMAGES, labels, *options)
+    for name in ("certify", "float32_gap", "certified_at"):
+        arguments = (0.01,) if name == "certified_at" else ()
+        if call := getattr(module, name, None):
+            with pytest.raises(BenchmarkError, match="training mode"):
+                call(model.train(), IMAGES, labels, *arguments)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benchmark.certificates import crown, local
-from benchmark.certificates.crown import Bounds, certify
+from benchmark.certificates.crown import certified_at, certify
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
 from benchmark.layers.normalise import Normalise
@@ -25,13 +25,6 @@ def affine() -> nn.Sequential:
     torch.manual_seed(0)
     layers = (Normalise(), Patchify(2), BoundedLinear(4, 6), MeanPool(), NormalisedHead(6, 5))
     return nn.Sequential(*layers).requires_grad_(False)
-
-
-def held(model: nn.Sequential, labels: torch.Tensor, radius: float, alpha_steps: int = 0) -> torch.Tensor:
-    """Return whether the bounds certify each image at one radius: (n,) bool."""
-    bounds = Bounds(model, IMAGES, alpha_steps)
-    pairs = zip(IMAGES.split(1), labels.split(1), strict=True)
-    return torch.tensor([bounds.least_margin(*pair, 0.0) > 0 and bounds.holds(*pair, radius) for pair in pairs])
 
 
 def exact_radii(model: nn.Sequential, labels: torch.Tensor) -> torch.Tensor:
@@ -55,7 +48,7 @@ def test_every_rival_counts_and_the_radius_is_the_linear_network_s(monkeypatch) 
     assert (radii <= exact).all()
     assert (radii >= exact * (1 - 2e-3))[wide].all()
     for radius in (0.01, 0.1, 0.03):
-        assert torch.equal(held(model, labels, radius), exact > radius)
+        assert torch.equal(certified_at(model, IMAGES, labels, radius), exact > radius)
     assert torch.get_default_dtype() == torch.float32
     model[-1].bias.data[2] += 100
     for largest in (0.7, 0.01):
@@ -69,12 +62,12 @@ def test_alpha_crown_runs_where_crown_fails_and_never_lowers_a_bound(monkeypatch
     labels = model(IMAGES).argmax(1)
     exact = exact_radii(model, labels)
     correct = int((exact > 0).sum())
-    assert (held(model, labels, 0.03) == (exact / 3 > 0.03)).all()
+    assert (certified_at(model, IMAGES, labels, 0.03) == (exact / 3 > 0.03)).all()
     assert double.calls == correct
-    assert (held(model, labels, 0.03, alpha_steps=5) == (exact > 0.03)).all()
+    assert (certified_at(model, IMAGES, labels, 0.03, alpha_steps=5) == (exact > 0.03)).all()
     assert double.calls == 2 * correct + int(((exact > 0) & (exact / 3 <= 0.03)).sum())
     monkeypatch.setattr(double, "loose", 0.0)
-    assert held(model, labels, 9.0, alpha_steps=5).sum() == correct
+    assert certified_at(model, IMAGES, labels, 9.0, alpha_steps=5).sum() == correct
 
 
 def test_a_bound_that_is_nan_or_infinite_certifies_nothing_and_one_above_the_clean_margin_is_an_error(
@@ -110,7 +103,7 @@ def test_the_allowance_is_twice_what_float32_may_do_to_a_clean_margin(monkeypatc
     labels = model(IMAGES).argmax(1)
     _, allowed = crown.float32_gap(model, IMAGES, labels)
     assert allowed > crown.FLOAT32_ALLOWANCE
-    bounds, pairs = Bounds(model, IMAGES, 0), zip(IMAGES.double().split(1), labels.split(1), strict=True)
+    bounds, pairs = crown.Bounds(model, IMAGES, 0), zip(IMAGES.double().split(1), labels.split(1), strict=True)
     assert max(bounds.allowance(*pair) for pair in pairs) == 2 * allowed
 
 
@@ -137,7 +130,7 @@ def test_the_real_package_bounds_a_transformer() -> None:
     assert ((crowned > 0) <= (ours > 0)).all()
     Audit(model, IMAGES, labels, crowned, "crown").descend((crowned > 0).nonzero()[:, 0], 0, 30)
     best = int(crowned.argmax())
-    assert held(model, labels, 0.99 * float(crowned[best]), alpha_steps=5)[best]
+    assert certified_at(model, IMAGES, labels, 0.99 * float(crowned[best]), alpha_steps=5)[best]
 
 
 def test_the_real_package_is_exact_on_an_affine_network() -> None:
