@@ -151,14 +151,11 @@ def steps(side: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _first_distances(side: int, heads: int) -> torch.Tensor:
-    """Squared distances on the torus from each head's first place: (heads, side^2)."""
-    steps = torch.arange(side)
-    found = []
-    for down, right in PLACES[:heads]:
-        rows, columns = ((steps - by) % side for by in (down, right))
-        rows, columns = torch.minimum(rows, side - rows), torch.minimum(columns, side - columns)
-        found.append((rows[:, None] ** 2 + columns[None] ** 2).flatten())
-    return torch.stack(found).float()
+    """Return squared distances on the torus from each head's initial place: (heads, side^2)."""
+    places = torch.tensor(PLACES[:heads])[:, :, None]
+    moves = (torch.arange(side) - places) % side  # heads, (down, right), side
+    squares = torch.minimum(moves, side - moves) ** 2
+    return (squares[:, 0, :, None] + squares[:, 1, None]).flatten(1).float()
 
 
 @dataclass(frozen=True)

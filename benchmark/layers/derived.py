@@ -45,7 +45,7 @@ class DerivedLinear(DerivedWeight):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weight that acts: (out, in)."""
+        """Return the weight that acts: (out, in)."""
         return self.derived
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -180,22 +180,20 @@ def test_hidden_changes_of_an_object_do_not_come_along(change) -> None:
     assert not torch.equal(made(x), model(x))
 
 
-def holding(parameter: torch.Tensor) -> nn.Linear:
-    made = nn.Linear(4, 4)
-    del made.weight
-    made.weight = parameter
-    return made
-
-
-def twice() -> nn.Sequential:
-    linear = nn.Linear(4, 4)
-    return nn.Sequential(linear, nn.ReLU(), linear)
+def loud() -> nn.Linear:
+    layer = nn.Linear(4, 4)
+    del layer.weight
+    layer.weight = nn.Parameter(torch.ones(4, 4)).as_subclass(Loud)
+    return layer
 
 
 def within_itself() -> nn.Sequential:
     model = nn.Sequential(nn.Tanh())
     model.append(model)
     return model
+
+
+TWICE = nn.Linear(4, 4)
 
 
 def with_attribute(layer: nn.Module, name: str, value: object) -> nn.Module:
@@ -211,8 +209,8 @@ def with_attribute(layer: nn.Module, name: str, value: object) -> nn.Module:
         (nn.Sequential(nn.Tanh(), Residual(Doubled(4, 4))), r"the layer Doubled at 1\.body is none"),
         (nn.MultiheadAttention(4, 2), "the layer MultiheadAttention is none"),
         (nn.Linear(4, 4).double(), "weight is torch.float64; only float32 networks"),
-        (holding(nn.Parameter(torch.ones(4, 4)).as_subclass(Loud)), "weight is a Loud, not a plain tensor"),
-        (twice(), r"2\.weight and 0\.weight share their memory"),
+        (loud(), "weight is a Loud, not a plain tensor"),
+        (nn.Sequential(TWICE, nn.ReLU(), TWICE), r"2\.weight and 0\.weight share their memory"),
         (within_itself(), "layers inside layers"),
         (
             with_attribute(
@@ -224,8 +222,7 @@ def with_attribute(layer: nn.Module, name: str, value: object) -> nn.Module:
         (TakeToken([0] * 100), "index .*should be a whole number"),
         (TakeToken(True), "index True: should be a whole number"),
         (TakeToken(slice(0, 2)), "index cannot be read: .*slice is not a plain number"),
-        (with_attribute(Normalise(), "std", -1.0), r"the layer Normalise: std -1\.0: should be positive"),
-        (with_attribute(Normalise(), "std", 0), "std 0: should be positive"),
+        *((with_attribute(Normalise(), "std", std), f"Normalise: std {std}: should be positive") for std in (-1.0, 0)),
         (with_attribute(Normalise(), "std", math.nan), "std nan: should be a finite number"),
         (with_attribute(Normalise(), "mean", torch.tensor(0.5)), "mean cannot be read: .*Tensor is not a plain"),
         (with_attribute(LayerProject(1.0), "radius", -1), "radius -1: should be positive"),
@@ -255,6 +252,10 @@ def nested(depth: int) -> object:
 
 
 SOUND = {"weight": torch.zeros(3, 4), "bias": torch.zeros(3)}
+NOT_PLAIN = [
+    [0.0, 0.0, 0.0], nn.Parameter(torch.zeros(3)), torch.zeros(3).as_subclass(Loud), torch.zeros(3).to_sparse(),
+    torch.zeros(3, device="meta"), torch.zeros(3).double(), torch.zeros(3, dtype=torch.complex64),
+]  # fmt: skip
 DEEP: list = []
 for _ in range(10_000):
     DEEP = [DEEP]
@@ -263,22 +264,14 @@ for _ in range(10_000):
 @pytest.mark.parametrize(
     ("tree", "reason"),
     [
-        (None, "a node of the description"),
-        ([], "a node of the description"),
-        (DEEP, "a node of the description"),
-        ({"layer": "Linear"}, "a node of the description"),
-        (linear() | {"forward": "x"}, "a node of the description"),
+        *((tree, "a node of the description") for tree in (None, [], DEEP, {"layer": "Linear"}, linear() | {"forward": "x"})),
         (linear() | {"layer": "torch.nn.Linear"}, "unknown layer 'torch.nn.Linear'"),
         (linear() | {"layer": "Module"}, "unknown layer 'Module'"),
-        (linear() | {"layer": ["Linear"]}, "unknown layer"),
-        (linear() | {"layer": DEEP}, "unknown layer"),
+        *((linear() | {"layer": name}, "unknown layer") for name in (["Linear"], DEEP)),
         (linear() | {"parts": []}, "Linear should hold no parts"),
-        (linear() | {"arguments": []}, "arguments of Linear should be in_features, out_features, bias"),
-        (linear(device="cpu"), "arguments of Linear should be in_features, out_features, bias"),
+        *((tree, "arguments of Linear should be in_features, out_features, bias") for tree in (linear() | {"arguments": []}, linear(device="cpu"))),
         (linear(in_features=0), "in_features 0: should be a whole number from 1"),
-        (linear(in_features=True), "in_features True"),
-        (linear(in_features=4.0), r"in_features 4\.0"),
-        (linear(in_features="4"), "in_features '4'"),
+        *((linear(in_features=value), f"in_features {value!r}") for value in (True, 4.0, "4")),
         (linear(in_features=10**5000), "in_features of more than 30 digits"),
         (linear(in_features=2**20, out_features=2**20), r"of shape \(1048576, 1048576\), not \(3, 4\)"),
         (linear(bias=1), "bias 1: should be true or false"),
@@ -286,10 +279,8 @@ for _ in range(10_000):
         ({"layer": "Sequential", "arguments": {}}, "Sequential should hold a list of parts"),
         ({"layer": "Sequential", "arguments": {}, "parts": [[]]}, "a node of the description"),
         ({"layer": "Sequential", "arguments": {}, "parts": [nested(0)] * LAYERS}, f"more than {LAYERS}"),
-        ({"layer": "Residual", "arguments": {}, "parts": []}, "Residual should hold one part"),
-        ({"layer": "Residual", "arguments": {}, "parts": [linear(), linear()]}, "Residual should hold one part"),
-        (nested(DEPTH + 1), f"more than {DEPTH} layers inside layers"),
-        (nested(10_000), f"more than {DEPTH} layers inside layers"),
+        *(({"layer": "Residual", "arguments": {}, "parts": parts}, "Residual should hold one part") for parts in ([], [linear()] * 2)),
+        *((nested(depth), f"more than {DEPTH} layers inside layers") for depth in (DEPTH + 1, 10_000)),
         ({"layer": "GELU", "arguments": {"approximate": "fast"}}, "approximate 'fast': should be one of none, tanh"),
         ({"layer": "Normalise", "arguments": {"mean": math.nan, "std": 1}}, "mean nan: should be a finite"),
         ({"layer": "Normalise", "arguments": {"mean": 0, "std": 1e300}}, "std 1e.300: should be a finite"),
@@ -311,16 +302,9 @@ def test_malformed_trees_are_refused_in_one_line(tree, reason) -> None:
         ({"other": torch.zeros(3)}, "a tensor 'other', which no layer"),
         ({7: torch.zeros(3)}, "a tensor 7, which no layer"),
         ({"bias": torch.zeros(4)}, r"bias .* shape \(3,\), not \(4,\)"),
-        ({"bias": torch.zeros(3).double()}, "bias .* plain float32"),
-        ({"bias": torch.zeros(3, dtype=torch.complex64)}, "bias .* plain float32"),
-        ({"bias": [0.0, 0.0, 0.0]}, "bias .* plain float32"),
-        ({"bias": torch.zeros(3).to_sparse()}, "bias .* plain float32"),
-        ({"bias": torch.zeros(3, device="meta")}, "bias .* plain float32"),
-        ({"bias": torch.zeros(3).as_subclass(Loud)}, "bias .* plain float32"),
-        ({"bias": nn.Parameter(torch.zeros(3))}, "bias .* plain float32"),
+        *(({"bias": bias}, "bias .* plain float32") for bias in NOT_PLAIN),
         ({"weight": torch.zeros(1).expand(3, 4)}, "weight .* contiguous"),
-        ({"weight": torch.full((3, 4), math.nan)}, "weight .* NaN or infinity"),
-        ({"weight": torch.full((3, 4), math.inf)}, "weight .* NaN or infinity"),
+        *(({"weight": torch.full((3, 4), value)}, "weight .* NaN or infinity") for value in (math.nan, math.inf)),
     ],
 )
 def test_malformed_tensors_are_refused_in_one_line(change, reason) -> None:

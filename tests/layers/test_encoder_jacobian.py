@@ -53,27 +53,6 @@ def singular(matrix: torch.Tensor) -> float:
     return float(torch.linalg.svdvals(matrix.double())[0])
 
 
-def test_two_linear_branches_have_the_norms_of_their_matrices() -> None:
-    a, b = torch.randn(2, 4, 4, generator=torch.Generator().manual_seed(1))
-    model = sequence(3, 4, linear(a), linear(b))
-    found = amplification(model, default_blocks(model), IMAGES, encoder=True)
-    eye = torch.eye(4)
-    for block, weight in zip(found.blocks, (a, b), strict=True):
-        known = {
-            "sigma_max": singular(weight),
-            "residual_gain": singular(eye + weight),
-            "log_norm": float(torch.linalg.eigvalsh((weight + weight.T).double() / 2)[-1]),
-            "norm_bound": math.sqrt(float(weight.abs().sum(0).max() * weight.abs().sum(1).max())),
-        }
-        assert (block.exact, block.entries) == (True, 12)
-        for quantity, value in known.items():
-            assert block.values[quantity].tolist() == pytest.approx([value] * 3, rel=1e-6)
-    product = singular(eye + a) * singular(eye + b)
-    whole = [singular((eye + b) @ (eye + a)), product, math.exp(singular(a) + singular(b))]
-    for values, value in zip(found.encoder.values(), whole, strict=True):
-        assert values.tolist() == pytest.approx([value] * 3, rel=1e-5)
-
-
 @pytest.mark.parametrize("dense", [1024, 0], ids=["formed", "Lanczos"])
 def test_the_rotation_field_has_norm_5_and_moves_nothing_apart(monkeypatch, dense) -> None:
     monkeypatch.setattr(jacobian, "DENSE", dense)
@@ -86,25 +65,36 @@ def test_the_rotation_field_has_norm_5_and_moves_nothing_apart(monkeypatch, dens
     assert block.values["residual_gain"].tolist() == pytest.approx([math.sqrt(26)] * 3)
 
 
-def test_a_transformer_s_values_are_those_of_a_float64_svd_and_bound_its_norm_by_15() -> None:
+def quantities_of(formed: torch.Tensor) -> dict[str, float]:
+    """Return all quantities of a Jacobian I + J in float64, by their definitions."""
+    branch = formed.double() - torch.eye(len(formed))
+    return {
+        "sigma_max": singular(branch),
+        "residual_gain": singular(formed),
+        "log_norm": float(torch.linalg.eigvalsh((branch + branch.mT) / 2)[-1]),
+        "norm_bound": math.sqrt(float(branch.abs().sum(0).max() * branch.abs().sum(1).max())),
+    }
+
+
+def test_a_transformer_s_values_are_their_definitions_and_bound_its_norm_by_15() -> None:
     model = vit(width=16, patch_size=4)
-    found = amplification(model, default_blocks(model), IMAGES, encoder=True, batch_size=2)
+    result = amplification(model, default_blocks(model), IMAGES, encoder=True, batch_size=2)
+    assert all(block.exact and block.entries == 80 for block in result.blocks)
     tokens = model[1]._pos_embed(model[1].patch_embed(model[0](IMAGES))).double()
     model.double()
     for i in range(len(IMAGES)):
-        x, chain = tokens[i : i + 1], torch.eye(80, dtype=torch.float64)
-        for number, block in enumerate(model[1].blocks):
+        x, chain, gains, branches = tokens[i : i + 1], torch.eye(80, dtype=torch.float64), 1.0, 0.0
+        for measured, block in zip(result.blocks, model[1].blocks, strict=True):
             formed = torch.autograd.functional.jacobian(block, x).reshape(80, 80)
-            branch, values = formed - torch.eye(80), found.blocks[number].values
-            assert float(values["sigma_max"][i]) == pytest.approx(singular(branch), rel=1e-5)
-            assert float(values["residual_gain"][i]) == pytest.approx(singular(formed), rel=1e-5)
-            log_norm = float(torch.linalg.eigvalsh((branch + branch.T) / 2)[-1])
-            assert float(values["log_norm"][i]) == pytest.approx(log_norm, rel=1e-5)
+            expected = quantities_of(formed)
+            assert {name: float(values[i]) for name, values in measured.values.items()} == pytest.approx(
+                expected, rel=1e-5
+            )
             x, chain = block(x), formed @ chain
-        assert float(found.encoder["norm"][i]) == pytest.approx(singular(chain), rel=1e-5)
-    norm, product, exponential = found.encoder.values()
-    assert (norm < product).all()
-    assert (product < exponential).all()
+            gains, branches = gains * expected["residual_gain"], branches + expected["sigma_max"]
+        whole = [singular(chain), gains, math.exp(branches)]
+        assert whole == sorted(whole)
+        assert [float(values[i]) for values in result.encoder.values()] == pytest.approx(whole, rel=1e-4)
 
 
 def test_beyond_1024_entries_lanczos_and_streamed_rows_give_the_same_or_nan(monkeypatch) -> None:
@@ -144,8 +134,8 @@ def test_an_image_without_a_finite_output_leaves_the_encoder_of_the_others() -> 
     model = nn.Sequential(share, nn.Identity())
     images = torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(0))
     images[1] = 0
-    found = amplification(model, [("1", model[0]), ("2", model[1])], images, encoder=True).encoder
-    assert found["norm"].isnan().tolist() == [False, True, False]
+    encoder = amplification(model, [("1", model[0]), ("2", model[1])], images, encoder=True).encoder
+    assert encoder["norm"].isnan().tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-9])
@@ -154,24 +144,21 @@ def test_nearly_a_multiple_of_the_identity_has_its_values(scale, identity) -> No
     """LAPACK's quickest driver does not converge where the eigenvalues lie together in float32."""
     random = torch.randn(6, 80, 80, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for noise in random:
-        whole = identity * torch.eye(80, dtype=torch.float64) + scale * noise
-        values = {quantity: jacobian._dense(whole.float().numpy(), quantity) for quantity in QUANTITIES[:3]}
-        branch = whole.float().double() - torch.eye(80)
-        assert values["sigma_max"] == pytest.approx(singular(branch), rel=1e-5)
-        assert values["residual_gain"] == pytest.approx(singular(whole), rel=1e-5)
-        assert values["log_norm"] == pytest.approx(float(torch.linalg.eigvalsh((branch + branch.mT) / 2)[-1]), rel=1e-5)
+        whole = (identity * torch.eye(80, dtype=torch.float64) + scale * noise).float()
+        values = {quantity: jacobian._dense(whole.numpy(), quantity) for quantity in QUANTITIES}
+        assert values == pytest.approx(quantities_of(whole), rel=1e-5)
 
 
 def test_the_encoder_is_not_given_where_blocks_are_not_one_chain_or_too_large(monkeypatch) -> None:
     bodies = [linear(torch.eye(4)) for _ in range(3)]
     model = sequence(2, 4, *bodies)
     blocks = default_blocks(model)
-    found = amplification(model, [blocks[0], blocks[2]], IMAGES, encoder=True)
-    assert found.encoder is None
-    assert found.why_not == "the output of block 'residual 1' is not the input of block 'residual 3'"
+    result = amplification(model, [blocks[0], blocks[2]], IMAGES, encoder=True)
+    assert result.encoder is None
+    assert result.why_not == "the output of block 'residual 1' is not the input of block 'residual 3'"
     monkeypatch.setattr(jacobian, "DENSE", 7)
-    found = amplification(model, blocks, IMAGES, encoder=True)
-    assert found.why_not == "block 'residual 1' has 8 entries, more than the 7 of which a Jacobian is formed"
+    result = amplification(model, blocks, IMAGES, encoder=True)
+    assert result.why_not == "block 'residual 1' has 8 entries, more than the 7 of which a Jacobian is formed"
 
 
 class Once(torch.autograd.Function):

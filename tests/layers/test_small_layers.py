@@ -85,18 +85,9 @@ def test_merging_only_reorders_down_first() -> None:
 
 
 SHAPES = [
-    # kernel, stride, padding, height, width
-    (3, 1, 1, 6, 5),
-    (3, 1, 0, 6, 5),
-    (2, 1, 1, 4, 4),
-    (4, 2, 1, 8, 8),
-    (4, 2, 0, 7, 9),
-    (4, 2, 2, 5, 6),
-    (3, 2, 1, 7, 6),
-    ((2, 5), (1, 3), (1, 2), 4, 8),
-    ((5, 3), (2, 2), (4, 1), 3, 5),
-    (3, 2, 1, 1, 1),
-]
+    (3, 1, 1, 6, 5), (3, 1, 0, 6, 5), (2, 1, 1, 4, 4), (4, 2, 1, 8, 8), (4, 2, 0, 7, 9), (4, 2, 2, 5, 6), (3, 2, 1, 7, 6),
+    ((2, 5), (1, 3), (1, 2), 4, 8), ((5, 3), (2, 2), (4, 1), 3, 5), (3, 2, 1, 1, 1),
+]  # kernel, stride, padding, height, width  # fmt: skip
 
 
 @pytest.mark.parametrize(("kernel", "stride", "padding", "height", "width"), SHAPES)
@@ -135,24 +126,21 @@ def test_a_new_network_has_the_weights_of_timm_1_0_9(weight_init, digest, follow
 
 
 MADE = [  # a layer, its arguments, and the message
-    (SelfAttention, (12, 0), {}, "divide"),
-    (SelfAttention, (12, 5), {}, "divide"),
-    (SelfAttention, (12, 2), {"scale": -1.0}, "scale"),
-    (SelfAttention, (12, 2), {"scale": math.nan}, "scale"),
+    *((SelfAttention, (12, heads), {}, "divide") for heads in (0, 5)),
+    *((SelfAttention, (12, 2), {"scale": scale}, "scale") for scale in (-1.0, math.nan)),
     *((GridAttention, (8, heads), {"inner": 2, "side": 3}, "heads") for heads in (3, 0, 26)),
-    (GridAttention, (8, 2), {"inner": 0, "side": 3}, "heads"),
-    (GridAttention, (8, 2), {"inner": 5, "side": 3}, "heads"),
-    (GridAttention, (8, 2), {"inner": 2, "side": 0}, "heads"),
-    (L2WindowAttention, (8, 2), {"side": 5, "window": 2}, "do not tile 5x5"),
-    (L2WindowAttention, (8, 2), {"side": 4, "window": 0}, "do not tile"),
-    (L2WindowAttention, (8, 2), {"side": 0, "window": 2}, "do not tile"),
-    (L2WindowAttention, (8, 2), {"side": 4, "window": 2, "shift": 2}, "shift of 2"),
-    (L2WindowAttention, (8, 2), {"side": 4, "window": 2, "shift": -1}, "shift of -1"),
-    (L2WindowAttention, (8, 2), {"side": 4, "window": 4, "shift": 1}, "shift of 1"),
+    *((GridAttention, (8, 2), {"inner": inner, "side": side}, "heads") for inner, side in ((0, 3), (5, 3), (2, 0))),
+    *(
+        (L2WindowAttention, (8, 2), {"side": side, "window": window}, "do not tile")
+        for side, window in ((5, 2), (4, 0), (0, 2))
+    ),
+    *(
+        (L2WindowAttention, (8, 2), {"side": 4, "window": window, "shift": shift}, f"shift of {shift}")
+        for window, shift in ((2, 2), (2, -1), (4, 1))
+    ),
     (DotProductWindowAttention, (6, 4), {"side": 4, "window": 2}, "divide"),
     *((ClippedReLU, ((3,),), {"initial": value}, "positive and finite") for value in (0.0, -1.0, math.inf, math.nan)),
-    (ShiftTokens, (0, 1), {}, "should be"),
-    (ShiftTokens, (2, 0), {}, "should be"),
+    *((ShiftTokens, sizes, {}, "should be") for sizes in ((0, 1), (2, 0))),
     (Absolute, (0,), {}, "should be"),
     *((SmoothSLLBlock, (4, 4), {"bend": bend}, "bend") for bend in (-1.0, 0.0, math.nan, math.inf)),
     *((MergeTokens, (side,), {}, "do not tile") for side in (0, 1, 3)),
@@ -160,17 +148,17 @@ MADE = [  # a layer, its arguments, and the message
     (ScaledCosineAttention, (8, 3), {"eps": 0.1}, "3 heads do not divide width 8"),
     (ScaledCosineAttention, (8, 0), {"eps": 0.1}, "0 heads"),
     (LipschitzNormAttention, (8, 3), {}, "3 heads do not divide width 8"),
-    (ScaledCosineAttention, (8, 2), {"eps": 0.0}, "eps 0.0 should be between"),
-    (ScaledCosineAttention, (8, 2), {"eps": math.nan}, "eps nan"),
+    *((ScaledCosineAttention, (8, 2), {"eps": eps}, f"eps {eps} should be between") for eps in (0.0, math.nan)),
     (ScaledCosineAttention, (8, 2), {"eps": 0.1, "nu": math.inf}, "nu inf"),
     (ScaledCosineAttention, (8, 2), {"eps": 0.1, "tau": math.nan}, "tau nan"),
     (CenterNorm, (1,), {}, "width of 2 or more, not 1"),
     (WeightedResidual, (nn.Identity(), 0), {}, "width 0"),
     (WeightedResidual, (nn.Identity(), 3), {"initial": math.inf}, "inf should be finite"),
     *((make, (8, (2,)), {}, "kernel 2") for make in (TokenConvolution, BoundedTokenConvolution)),
-    (TokenConvolution, (8, (3, 0)), {}, "kernel 0"),
-    (TokenConvolution, (8, (3, 3, 3)), {}, "3 kernels"),
-    (TokenConvolution, (8, ()), {}, "0 kernels"),
+    *(
+        (TokenConvolution, (8, kernels), {}, reason)
+        for kernels, reason in (((3, 0), "kernel 0"), ((3,) * 3, "3 kernels"), ((), "0 kernels"))
+    ),
     *((BoundedTokenConvolution, (4, (3,)), {"norm": norm}, "positive") for norm in (0.0, -1.0, math.inf, math.nan)),
 ]
 CALLED = [  # a layer, the shape of its input, and the message
@@ -181,10 +169,8 @@ CALLED = [  # a layer, the shape of its input, and the message
     (ShiftTokens(2, 2), (1, 4, 7), "are"),
     (Absolute(3), (1, 2), "are"),
     *((MergeTokens(4), shape, "4x4 tokens") for shape in ((1, 15, 3), (1, 64, 3), (16, 3), (1, 1, 4, 4))),
-    (Resize(10), (1, 1, 4, 4), "4x4 images cannot be copied to 10x10"),
-    (Resize(2), (1, 1, 4, 4), "4x4 images cannot be copied to 2x2"),
-    (Resize(8), (1, 1, 4, 2), "4x2 images cannot be copied to 8x8"),
-    (Resize(8), (1, 1, 2, 4), "2x4 images cannot be copied to 8x8"),
+    *((Resize(size), (1, 1, 4, 4), f"4x4 images cannot be copied to {size}x{size}") for size in (10, 2)),
+    *((Resize(8), (1, 1, h, w), f"{h}x{w} images cannot be copied to 8x8") for h, w in ((4, 2), (2, 4))),
     (WeightedResidual(nn.Linear(4, 3), 4), (2, 4), r"turns \(2, 4\) into \(2, 3\)"),
     (WeightedResidual(nn.Identity(), 1), (2, 4), "its weights are 1"),
 ]
