@@ -1,15 +1,15 @@
 """Certified l2 radii of networks with (clipped) ReLUs, from a ball and a box carried through the layers around each image.
 
-Local norms as in Local-Lip (Huang et al. 2021, "Training certifiably robust neural networks with efficient local Lipschitz
-bounds"), ball and box together as in BCP (Lee et al. 2020, "Lipschitz-certifiable training with a tight outer bound").
-bounds/box.py has the proof. For one image and radius, the moves of the pixels lie in a ball of that radius, and the moves
-behind each layer in a region that follows from the one before. The layer's rounding in float32 (rounding.py) is added to the
-ball's radius and to each unit's interval. At the head the margin over rival j falls by at most the largest <w_j - w_y, D> of
-the last region, and by the rounding of its two logits.
+Local norms are those of Local-Lip (Huang et al. 2021, "Training certifiably robust neural networks with efficient local
+Lipschitz bounds"). Ball and box together are BCP's (Lee et al. 2020, "Lipschitz-certifiable training with a tight outer
+bound"). bounds/box.py has the proof. For one image and radius, the moves of the pixels lie in a ball of that radius, and the
+moves behind each layer lie in a region that follows from the previous one. The layer's rounding in float32 (rounding.py) is
+added to the ball's radius and to each unit's interval. At the head the margin over rival j falls by at most the largest
+<w_j - w_y, D> over the last region, plus the rounding of its two logits.
 
-Norms are of the part of a matrix between units that can move: a network is as steep around an image as its live units are,
-where the global certificate (lipschitz.py) pays for all of them. A matrix above 2^22 entries keeps its global norm. Lee et
-al.'s code optimises the last step's primal problem and sets NaN to 0, which bounds nothing; here every split is a bound.
+Norms count only the part of a matrix between units that can move; the global certificate (lipschitz.py) counts all units.
+A matrix above 2^22 entries keeps its global norm. Lee et al.'s code optimises the last step's primal problem and sets NaN to
+0, which bounds nothing; here every split is a bound.
 """
 
 from __future__ import annotations
@@ -58,17 +58,16 @@ def guarantee() -> str:
 def certify(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, largest: float = 8.0, precision: float = 1e-3
 ) -> torch.Tensor:
-    """Certified l2 radius of each image; 0 where the prediction is wrong, tied, or nothing could be certified.
+    """Return the certified l2 radius of each image; 0 if the prediction is wrong or tied, or nothing could be certified.
 
-    Guarantee: `guarantee()`. Arguments, result and errors as of `local.certify`; layers are linear, ReLU or
-    ClippedReLU.
+    Guarantee: `guarantee()`. Arguments, result and errors as in `local.certify`; layers are linear, ReLU or ClippedReLU.
     """
     network = checked_copy(model)
-    linears = _linears(bound_network(network, images[:1], labels[:1]))  # refuses even where no image is right
+    linears = _linears(bound_network(network, images[:1], labels[:1]))  # refuses layers even if no image is correct
     radius = torch.zeros(len(images), dtype=torch.float64, device=images.device)
     for part in _parts(correct(network, images, labels), MANY):
         boxed = BoxedNetwork(bound_network(network, images[part], labels[part]), linears)
-        for restricted in (False, True):  # the cheaper norms first: the costly ones start from what those gave
+        for restricted in (False, True):  # the costly norms start from the radii of the cheap ones
             holds = above(boxed.bounded.rival_margins, partial(boxed.margin_drop, restricted=restricted))
             radius[part] = _largest(holds, radius[part], largest, precision)
         for linear in linears:
@@ -78,7 +77,7 @@ def certify(
 
 
 class BoxedNetwork:
-    """A network around n images as stages, each a linear layer and the clip after it."""
+    """A network around n images, as stages of a linear layer and the clip after it."""
 
     def __init__(self, bounded: NetworkBound, linears: list[Linear]) -> None:
         self.bounded = bounded
@@ -93,21 +92,21 @@ class BoxedNetwork:
             self.stages[-1] = replace(self.stages[-1], theta=_threshold(layer, x))
 
     def margin_drop(self, radius: torch.Tensor, *, restricted: bool) -> torch.Tensor:
-        """How far each margin can fall within `radius` (n,), at most: (n, classes), infinite where float32 could overflow."""
-        regions, known = self.regions(radius, restricted=restricted)
+        """Return how far each margin can fall within `radius` (n,): (n, classes), infinite if float32 could overflow."""
+        regions, in_range = self.regions(radius, restricted=restricted)
         last = regions[-1]
         drop = largest_product(-self.bounded.difference, last) + self.bounded.head_rounding(last.rho)
-        return torch.where(known[:, None], drop * UP, torch.inf)
+        return torch.where(in_range[:, None], drop * UP, torch.inf)
 
     def regions(self, radius: torch.Tensor, *, restricted: bool) -> tuple[list[Region], torch.Tensor]:
-        """The region of the pixels' moves and of those behind each stage; and where (n,) float32 cannot overflow."""
+        """Return the regions of the pixels' moves and behind each stage, and where float32 cannot overflow, (n,) bool."""
         ends = radius[:, None].expand(-1, self.bounded.activations[0][0].numel())
-        regions, known = [Region(radius, -ends, ends)], torch.ones_like(radius, dtype=torch.bool)
+        regions, in_range = [Region(radius, -ends, ends)], torch.ones_like(radius, dtype=torch.bool)
         for stage in self.stages:
             t = stage.rounding(regions[-1].rho)
-            known = known & torch.isfinite(t)
+            in_range = in_range & torch.isfinite(t)
             regions.append(stage.through(regions[-1], t, restricted=restricted))
-        return regions, known
+        return regions, in_range
 
 
 def _threshold(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -115,7 +114,7 @@ def _threshold(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def _linears(bounded: NetworkBound) -> list[Linear]:
-    """Each layer below the head as the bounds see it; a clip as the identity that would stand before it."""
+    """Return each layer below the head as a linear map; a clip as the identity before it."""
     linears: list[Linear] = []
     for index, (layer, layer_bound) in enumerate(zip(bounded.layers, bounded.layer_bounds, strict=True)):
         shape, units = bounded.activations[index].shape[1:], bounded.activations[index + 1][0].numel()

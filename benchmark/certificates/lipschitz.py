@@ -1,15 +1,13 @@
 """Certified l2 radii from one global Lipschitz constant: margins over constant times head (Tsuzuku et al. 2018).
 
-A network of known layers, by exact type, has at most the product of their constants; a residual 1 + the body's, but less
-where the body is a token convolution (bounds/token_convolution.py). With D_k the move of layer k's input, ||D_0|| <= radius,
-||D_(k+1)|| <= L_k ||D_k|| + t_k, t_k the rounding of the layer as float32 runs it (rounding.py). Where the last layer is
-linear with rows w_j, the margin over rival j falls by at most ||w_y - w_j|| ||D_K|| and the rounding of its two logits;
+The constant of a network of known layers, by exact type, is at most the product of theirs. A residual's is 1 + the body's,
+or less if the body is a token convolution (bounds/token_convolution.py). With D_k the move of layer k's input, ||D_0|| <=
+radius and ||D_(k+1)|| <= L_k ||D_k|| + t_k, where t_k is the layer's rounding in float32 (rounding.py). If the last layer is
+linear with rows w_j, the margin over rival j falls by at most ||w_y - w_j|| ||D_K|| plus the rounding of its two logits;
 otherwise by sqrt(2) times the move of the output.
 
-The constants do not depend on the image, so a local certificate (local.py) gives more; this one shows what global bounds
-cost.
-
-A layer whose constant is not finite, or not known, is refused with the reason.
+The constants do not depend on the image, so a local certificate (local.py) gives larger radii; this one shows the cost of
+global bounds. A layer whose constant is infinite or unknown is refused with the reason.
 """
 
 from __future__ import annotations
@@ -29,22 +27,22 @@ from benchmark.runtime.errors import BenchmarkError
 
 
 def lipschitz_constant(layer: nn.Module, x: torch.Tensor) -> float:
-    """An upper bound of the l2 Lipschitz constant of `layer` on all inputs of the shape of x.
+    """Return an upper bound of the l2 Lipschitz constant of `layer` on all inputs of the shape of x.
 
     Guarantee: never below the true constant, in real arithmetic.
 
     Args:
-        layer: one layer, or a plain nn.Sequential of them; float64.
-        x: one input or more, (n, *shape) float64; its shape alone counts.
+        layer: a layer or plain nn.Sequential of layers, float64.
+        x: inputs (n, *shape) float64, whose shape alone counts.
 
     Raises:
-        BenchmarkError: no global constant is known for it, with its name.
+        BenchmarkError: a named layer has no known global constant.
     """
     return exact_layer_bound(layer, x).everywhere
 
 
 HEADS = (NormalisedHead, nn.Linear, BoundedLinear)
-Move = Callable[[torch.Tensor], torch.Tensor]  # of a bound (n,) of an input's move, the bound of the output's
+Move = Callable[[torch.Tensor], torch.Tensor]  # from a bound (n,) of an input's move to a bound of the output's
 
 
 def guarantee() -> str:
@@ -59,9 +57,9 @@ def guarantee() -> str:
 def certify(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, largest: float = 8.0, precision: float = 1e-6
 ) -> torch.Tensor:
-    """Certified l2 radius of each image; 0 where the prediction is wrong or tied.
+    """Return the certified l2 radius of each image; 0 if the prediction is wrong or tied.
 
-    Guarantee: `guarantee()`. Arguments, result and errors as of `local.certify`; any last layer will do.
+    Guarantee: `guarantee()`. Arguments, result and errors as in `local.certify`; the last layer may be any known layer.
     """
     network, radii = _checked_copy(model), []
     for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
@@ -74,7 +72,7 @@ def certify(
 
 @torch.no_grad()
 def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-    """As `local.float32_gap`."""
+    """Return the measured and the allowed effect of float32 on margins, as `local.float32_gap`."""
     network = _checked_copy(model)
 
     def bounded(x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,7 +91,7 @@ def _checked_copy(model: nn.Module) -> nn.Sequential:
 
 
 def _margins(model: nn.Sequential, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, Move]:
-    """logit_y - logit_j (n, classes), and how far each can fall within a radius (n,) in the float32 network."""
+    """Return logit_y - logit_j (n, classes), and how far each can fall within a radius (n,) in the float32 network."""
     head = model[-1]
     if isinstance(head, HEADS) and type(head) in HEADS:
         features, move = _run(model[:-1], x)
@@ -109,11 +107,11 @@ def _margins(model: nn.Sequential, x: torch.Tensor, labels: torch.Tensor) -> tup
 
 
 def _run(layers: nn.Sequential, x: torch.Tensor) -> tuple[torch.Tensor, Move]:
-    """The output for x (n, *shape), and how far it moves in the network that float32 runs."""
+    """Return the output for x (n, *shape), and a bound of its move in the float32 network."""
     bounds = []
     for layer in layers:
         bounds.append(exact_layer_bound(layer, x))
-        _ = bounds[-1].everywhere  # refuses a layer without a constant, even where there is no image
+        _ = bounds[-1].everywhere  # refuses a layer without a constant, even without images
         x = layer(x)
 
     def move(delta: torch.Tensor) -> torch.Tensor:
@@ -127,7 +125,7 @@ def _run(layers: nn.Sequential, x: torch.Tensor) -> tuple[torch.Tensor, Move]:
 def _head_drop(
     weight: torch.Tensor, bias: torch.Tensor | None, labels: torch.Tensor, move: Move, nominal: torch.Tensor
 ) -> Move:
-    """||w_y - w_j|| ||D_K|| and the rounding of both logits, each gamma(width + 3) (||w|| ||x + D_K|| + |b|)."""
+    """Return ||w_y - w_j|| ||D_K|| plus the rounding of both logits, each gamma(width + 3) (||w|| ||x + D_K|| + |b|)."""
     rivals = torch.linalg.vector_norm(weight[labels][:, None] - weight[None], dim=-1) * UP
     norms, offsets = torch.linalg.vector_norm(weight, dim=-1), 0.0 if bias is None else bias.abs()
 

@@ -2,14 +2,14 @@
 
 bounds/network_bound.py has the proof. The model is a plain `nn.Sequential` of layers with a `LayerBound`
 (bounds/layer_bound.py), ending in a linear head with rows w_j: a `NormalisedHead` or `nn.Linear`. Every class but the label
-is a rival, and a tie is not certified. The certificate speaks of the float32 network that runs.
+is a rival, and a tie is not certified. The certificate holds for the float32 network that runs.
 
-A cascade: cheap bounds decide most images, and costly ones only those that are left.
-  1. A wrong or tied clean prediction: nothing.
-  2. Composing, attention by its quick bound (attention.py): yes where it suffices.
-  3. A few steps down the margin: an image of the ball that is wrong or tied in float64 is a no, because no sound bound
-     could certify it.
-  4. Composing with the tight bound, then the better of composing and the margin gradient, rival by rival.
+In a cascade, cheap bounds decide most images and costly ones the rest:
+  1. Reject wrong or tied clean predictions.
+  2. Accept by composing, with attention's quick bound (attention.py).
+  3. Take a few steps down the margin. Reject if an image of the ball is wrong or tied in float64: no sound bound could
+     certify it.
+  4. Compose with the tight bound, then take the better of composing and the margin gradient, rival by rival.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from benchmark.certificates.bounds.network_bound import NetworkBound, bound_netw
 from benchmark.layers.kinds import shown
 from benchmark.runtime.errors import BenchmarkError
 
-MANY = 256  # images at a time for the quick bounds
-FEW = 8  # images at a time for the tight bounds, at most; more do not fit a cache
+MANY = 256  # images at once for the quick bounds
+FEW = 8  # images at once for the tight bounds, at most; more do not fit a cache
 JACOBIAN_NUMBERS = 2**23  # entries of the Jacobians of that many images, (tokens width)^2 each
 DESCENT_STEPS = 8
-HOPED = 1.2  # by what factor the margin gradient is hoped to raise the radius that composing gives
-FARTHEST = 1e4  # pixels; the margin gradient is not asked about larger radii, whose powers overflow
+HOPED = 1.2  # expected gain of the margin gradient over the radius from composing
+FARTHEST = 1e4  # pixels; the margin gradient skips larger radii, whose powers overflow
 
 
 def guarantee() -> str:
@@ -45,25 +45,25 @@ def guarantee() -> str:
 def certify(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, largest: float = 8.0, precision: float = 1e-4
 ) -> torch.Tensor:
-    """Certified l2 radius of each image; 0 where the prediction is wrong, tied, or nothing could be certified.
+    """Return the certified l2 radius of each image; 0 if the prediction is wrong or tied, or nothing could be certified.
 
-    Guarantee: `guarantee()`. The whole check succeeded at the radius itself, so it needs no monotonicity.
+    Guarantee: `guarantee()`. The whole check succeeded at the radius itself, so no monotonicity is needed.
 
     Args:
         model: a plain `nn.Sequential` of layers with a `LayerBound`, ending in a `NormalisedHead` or `nn.Linear`.
         images: (n, c, h, w) in [0, 1].
         labels: (n,) int64.
-        largest: radii above this are not looked for, in pixels.
-        precision: relative, of what the bounds give.
+        largest: the largest radius to search for, in pixels.
+        precision: relative, of the search.
 
     Returns:
         (n,) float64 radii.
 
     Raises:
-        BenchmarkError: a layer without a declared bound (named), a model that is no such sequence, TF32 products.
+        BenchmarkError: a named layer has no bound, the model is no such sequence, or products use TF32.
     """
     network = checked_copy(model)
-    bound_network(network, images[:1], labels[:1])  # refuses what it cannot bound, even where no image is right
+    bound_network(network, images[:1], labels[:1])  # refuses layers even if no image is correct
     radius = torch.zeros(len(images), dtype=torch.float64, device=images.device)
     rows = correct(network, images, labels)
     for part in _parts(rows, MANY):
@@ -77,10 +77,12 @@ def certify(
 
 
 def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radius: float) -> torch.Tensor:
-    """Whether each image is certified at one l2 radius in pixels, by the cascade: (n,) bool. Arguments as of `certify`.
+    """Return whether each image is certified at one l2 radius in pixels, by the cascade: (n,) bool.
+
+    Guarantee and arguments as in `certify`.
 
     Raises:
-        BenchmarkError: as `certify`.
+        BenchmarkError: as in `certify`.
         ValueError: the radius is negative or not finite.
     """
     if not 0 <= radius <= sys.float_info.max:
@@ -106,14 +108,15 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
 
 
 def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-    """How far margins of the float32 network stray from its float64 copy's on these images; arguments and result as of
-    `checked_gap`.
+    """Return how far the float32 network's margins differ from its float64 copy's on these images.
+
+    Arguments, result and errors as in `checked_gap`.
     """
     network = checked_copy(model)
 
     def bounded(x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found = bound_network(network, x, labels)
-        return found.margins, found.composed(torch.zeros(len(x), dtype=torch.float64, device=x.device), quick=True)
+        bounds = bound_network(network, x, labels)
+        return bounds.margins, bounds.composed(_all(0.0, x), quick=True)
 
     return checked_gap(model, images, labels, bounded)
 
@@ -125,48 +128,48 @@ def checked_gap(
     labels: torch.Tensor,
     bounded: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
 ) -> tuple[float, float]:
-    """The largest difference of a float32 margin from the float64 one, and the largest that the error analysis allows.
+    """Return the largest difference of a float32 margin from the float64 one, and the largest that the analysis allows.
 
     Args:
-        bounded: of images and labels, the float64 margins (n, classes) of the network that is certified, and bounds of how
-            far float32 strays from them.
+        bounded: maps images and labels to the certified network's float64 margins (n, classes), and to bounds of their
+            difference from float32.
 
     Raises:
-        BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine; or the model
-            computes something else than the network that its layers describe, of which certificates speak.
+        BenchmarkError: a difference exceeds its bound, so the analysis does not describe this machine; or the model
+            computes something else than the network of its layers, which certificates are about.
     """
-    ours, model, found, allowed = rebuilt(model), model.eval(), 0.0, 0.0
+    ours, model, measured, allowed = rebuilt(model), model.eval(), 0.0, 0.0
     for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
         logits = same_logits(model, ours, x).double()
         margins, bound = bounded(x, y)
-        bound = torch.where(bound.isnan(), torch.inf, bound)  # constants that overflow bound nothing
+        bound = torch.where(bound.isnan(), torch.inf, bound)  # a NaN from constants that overflow is no bound
         gap = (logits.gather(1, y[:, None]) - logits - margins).abs()
         if not (gap <= bound).all():
             raise BenchmarkError(
                 f"a float32 margin differs from the float64 one by {float((gap - bound).max()):.2g} more than the error "
                 "analysis allows; this machine's float32 arithmetic is not what the certificate assumes"
             )
-        found, allowed = max(found, float(gap.max())), max(allowed, float(bound.max()))
-    return found, allowed
+        measured, allowed = max(measured, float(gap.max())), max(allowed, float(bound.max()))
+    return measured, allowed
 
 
 def above(
     rival_margins: torch.Tensor, margin_drop: Callable[[torch.Tensor], torch.Tensor]
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Whether each image is certified at its radius, because no margin can fall as far: (n,) to (n,) bool."""
+    """Return the check that no margin can fall to 0 at the image's radius: (n,) to (n,) bool."""
     return lambda radius: (rival_margins > margin_drop(radius)).all(1)
 
 
 def composing(bounded: NetworkBound, *, quick: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
-    """`above`, by composing the tight bounds, or the quick ones."""
+    """Return the check `above` by composing the tight bounds, or the quick ones."""
     return above(bounded.rival_margins, partial(bounded.composed, quick=quick))
 
 
 def by_both(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
-    """As `above`, by composing, and by the margin gradient for the rivals that composing leaves open."""
+    """Check as `above`: by composing, and by the margin gradient for the rivals that composing leaves open."""
     composed = bounded.composed(radius)
-    open_rivals, known = ~(bounded.rival_margins > composed), torch.isfinite(composed).all(1) & (radius < FARTHEST)
-    radius = torch.where(known, radius, 0.0)  # nothing is known where a bound is infinite, or its powers may be
+    open_rivals, finite = ~(bounded.rival_margins > composed), torch.isfinite(composed).all(1) & (radius < FARTHEST)
+    radius = torch.where(finite, radius, 0.0)  # the gradient has no bound if this one, or its powers, may be infinite
     if not _has_jacobians(bounded):
         return ~open_rivals.any(1)
     for effort in ("each", "all"):  # the cheaper bound first
@@ -175,18 +178,18 @@ def by_both(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
             break
         rivals = open_rivals.to(torch.int8).topk(count, dim=1).indices
         shut = bounded.rival_margins.gather(1, rivals) > bounded.margin_drop(radius, rivals, effort=effort)
-        shut &= known[:, None]
+        shut &= finite[:, None]
         open_rivals = open_rivals & ~torch.zeros_like(open_rivals).scatter(1, rivals, shut)
     return ~open_rivals.any(1)
 
 
 @torch.enable_grad()
 def disproved(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, radius: float) -> torch.Tensor:
-    """Whether a few steps down the margin find an image within `radius` that is misclassified or tied: (n,) bool.
+    """Return whether a few steps down the margin reach a misclassified or tied image within `radius`: (n,) bool.
 
-    `network` is a `checked_copy`. No sound bound can certify such an image, so the costly bounds are not tried on it.
+    `network` is a `checked_copy`. No sound bound can certify such an image, so the costly bounds skip it.
     """
-    found = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    broken = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     rows = torch.arange(len(images), device=images.device)  # those still to be disproved
     move = torch.zeros_like(images, dtype=torch.float64)
     for _ in range(DESCENT_STEPS + 1):
@@ -195,30 +198,31 @@ def disproved(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor
         moved = (images[rows].double() + move).requires_grad_()
         logits, label = network(moved), labels[rows][:, None]
         margin = (logits.gather(1, label) - logits).scatter(1, label, torch.inf).amin(1)
-        stands = margin.detach() > 0
-        found[rows[~stands]] = True
+        still_correct = margin.detach() > 0
+        broken[rows[~still_correct]] = True
         (gradient,) = torch.autograd.grad(margin.sum(), moved)
-        rows, gradient = rows[stands], gradient[stands]
+        rows, gradient = rows[still_correct], gradient[still_correct]
         length = torch.linalg.vector_norm(gradient.flatten(1), dim=1).clamp(min=1e-300)
         move = -gradient / length[:, None, None, None] * radius * (1 - 1e-9)
-    return found
+    return broken
 
 
 @torch.no_grad()
 def correct(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Indices of the images whose label's logit is above every other in float64."""
-    found = [torch.zeros(0, dtype=torch.bool, device=images.device)]
+    """Return the indices of the images whose label's logit is above every other in float64."""
+    parts = [torch.zeros(0, dtype=torch.bool, device=images.device)]
     for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
-        logits, own = network(x.double()), y[:, None]
-        found.append((logits.gather(1, own) > logits.scatter(1, own, -torch.inf)).all(1) if len(x) else found[0])
-    return torch.cat(found).nonzero()[:, 0]
+        logits, label = network(x.double()), y[:, None]
+        parts.append((logits.gather(1, label) > logits.scatter(1, label, -torch.inf)).all(1) if len(x) else parts[0])
+    return torch.cat(parts).nonzero()[:, 0]
 
 
 def tight_bounds(
     network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, NetworkBound]]:
-    """The images `rows` in parts that fit memory, each with its `NetworkBound`. Images of which not even rounding is bounded
-    are left out: nothing can certify them.
+    """Yield the images `rows` in parts that fit memory, each with its `NetworkBound`.
+
+    Images whose rounding alone has no finite bound are left out: nothing can certify them.
     """
     prefix, few = None, 1  # the first image shows how large the network is
     while len(rows):
@@ -234,7 +238,7 @@ def tight_bounds(
 
 
 def _together(bounded: NetworkBound) -> int:
-    """How many images' tight bounds fit a memory; without the margin gradient no Jacobian is formed."""
+    """Return the number of images whose tight bounds fit memory; without the margin gradient no Jacobian is formed."""
     if not _has_jacobians(bounded):
         return MANY
     largest = max(activation[0].numel() for activation in bounded.activations[bounded.prefix.layers :])
@@ -242,17 +246,17 @@ def _together(bounded: NetworkBound) -> int:
 
 
 def _has_jacobians(bounded: NetworkBound) -> bool:
-    """Whether no layer is too large for the margin gradient."""
+    """Return whether no layer is too large for the margin gradient."""
     return all(layer_bound.has_jvp for layer_bound in bounded.layer_bounds)
 
 
 def _parts(rows: torch.Tensor, size: int) -> Sequence[torch.Tensor]:
-    """`rows` in parts of at most `size`; none of an empty one."""
+    """Split `rows` into parts of at most `size`; into none if it is empty."""
     return rows.split(size) if len(rows) else ()
 
 
 def _bounded_radius(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
-    """`radius` (n,) where composing has a finite bound there, else 0: relaxations are not chosen for infinite moves."""
+    """Return `radius` (n,) if composing has a finite bound there, else 0: relaxations need finite moves."""
     return torch.where(bounded.composed(radius).isfinite().all(1), radius, 0.0)
 
 
@@ -271,7 +275,7 @@ def check_search(largest: float, precision: float) -> None:
 def _largest(
     holds: Callable[[torch.Tensor], torch.Tensor], low: torch.Tensor, largest: float, precision: float
 ) -> torch.Tensor:
-    """From `low`, which holds (or is 0), the largest radius found to hold: steps up by half, then bisection."""
+    """Return the largest radius that `holds`, from `low`, which holds or is 0: steps up by half, then bisection."""
     check_search(largest, precision)
     high = torch.where(low > 0, low * 1.5, 2.0**-20)
     growing = torch.ones_like(low, dtype=torch.bool)

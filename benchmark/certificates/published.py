@@ -1,14 +1,14 @@
 """Certified l2 radii of LoFAST as Havens et al. 2024 publish them: Theorem 1 composed through the layers, then Proposition 1.
 
-||D_(k+1)|| <= delta_k(||D_k||), delta_k the attention bound of Theorem 1 (`method="paper"` of bounds/sensitivity.py: exact
-zeta of Lemma 1, exact ||M|| of Lemma 2 with the appendix's M, since equation (25) of the main text is no bound), and for
-every other layer its Lipschitz constant times ||D_k|| (LayerNorm, which the paper has not, has none: what it does around the
-image). Certified where margin > sqrt(2) ||W|| delta, W the head: the same for all rivals. The paper counts every layer but
-attention as 1-Lipschitz; here mean pooling has 1/sqrt(tokens). Float32's rounding is covered as in local.py.
+||D_(k+1)|| <= delta_k(||D_k||), where delta_k of attention is Theorem 1's bound (`method="paper"` of bounds/sensitivity.py:
+exact zeta of Lemma 1, exact ||M|| of Lemma 2 with the appendix's M, since equation (25) of the main text is no bound). For
+every other layer it is the Lipschitz constant times ||D_k||; LayerNorm, which the paper lacks, has its bound around the
+image. An image is certified if margin > sqrt(2) ||W|| delta, with W the head, for all rivals alike. The paper counts every
+layer but attention as 1-Lipschitz; here mean pooling has 1/sqrt(tokens). Float32's rounding is covered as in local.py.
 
-`margin_drop` can take this project's improvements one by one, to show what each is worth on the same weights (local.py has
-them all, and the margin gradient): `attention` the tight bound of bounds/sensitivity.py; `projection` its sensitivity around
-the tokens at hand in place of 1; `rivals` ||w_y - w_j|| of each rival in place of sqrt(2) ||W||.
+Options of `margin_drop` add this project's improvements one by one, to show their effect on the same weights (local.py has
+all, and the margin gradient). `attention`: the tight bound of bounds/sensitivity.py. `projection`: its sensitivity around
+the image's tokens in place of 1. `rivals`: ||w_y - w_j|| of each rival in place of sqrt(2) ||W||.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def guarantee() -> str:
 def certify(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, largest: float = 8.0, precision: float = 1e-4
 ) -> torch.Tensor:
-    """Certified l2 radius of each image; 0 where the prediction is wrong, tied, or nothing could be certified.
+    """Return the certified l2 radius of each image; 0 if the prediction is wrong or tied, or nothing could be certified.
 
-    Guarantee: `guarantee()`. Arguments, result and errors as of `local.certify`.
+    Guarantee: `guarantee()`. Arguments, result and errors as in `local.certify`.
     """
     network, radius = checked_copy(model), torch.zeros(len(images), dtype=torch.float64, device=images.device)
-    bound_network(network, images[:1], labels[:1])  # refuses what it cannot bound, even where no image is right
+    bound_network(network, images[:1], labels[:1])  # refuses layers even if no image is correct
     for part in _parts(correct(network, images, labels), AT_ONCE):
         bounded = bound_network(network, images[part], labels[part])
         holds = above(bounded.rival_margins, Published(network, bounded).margin_drop)
@@ -63,7 +63,7 @@ class Published:
     """The published bound around the images of a `NetworkBound`.
 
     Raises:
-        BenchmarkError: attention of another form than the paper's, or whose score map is too large to form.
+        BenchmarkError: attention has another form than the paper's, or its score map is too large to form.
     """
 
     def __init__(self, network: nn.Sequential, bounded: NetworkBound) -> None:
@@ -84,13 +84,13 @@ class Published:
     def margin_drop(
         self, radius: torch.Tensor, *, attention: bool = False, projection: bool = False, rivals: bool = False
     ) -> torch.Tensor:
-        """How far each margin can fall within `radius` (n,) pixels: (n, classes); the options are in the module's words."""
+        """Return how far each margin can fall within `radius` (n,) pixels: (n, classes). See above for the options."""
         bounded, delta = self.bounded, radius
         for index, layer_bound in enumerate(bounded.layer_bounds):
             rounding = bounded.rounding(index, delta)
             if index in self.attention:
-                way = "tight" if attention else "paper"
-                delta = where_finite(partial(self.attention[index].bound, method=way), delta)
+                method = "tight" if attention else "paper"
+                delta = where_finite(partial(self.attention[index].bound, method=method), delta)
             elif not isinstance(layer_bound, ProjectionBound) or projection:
                 delta = layer_bound.bound(delta)
             delta = (delta + rounding) * UP

@@ -3,22 +3,21 @@
 The smoothed classifier g of a model f returns the class that f most often returns on x + noise, noise ~ N(0, sigma^2 I) on
 all of R^d (not clipped to the box). Theorem 1: if f returns class c with probability at least p > 1/2 under the noise, then
 g(x + d) = c for every d with ||d||_2 < sigma Phi^-1(p). f is any function: here the argmax of the float32 network, where a
-largest logit that is tied counts for no class. Votes are independent since the noise is and f is a function: networks that
-were not built from known layers are asked again (evaluation/asked_again.py). `smooth` is the paper's CERTIFY, with looks.
-A class that it returns is g(x), with the same probability, as PREDICT's is; PREDICT can also answer where p <= 1/2, CERTIFY
-abstains there.
+tied largest logit counts for no class. Votes are independent because the noise is and f is a function;
+evaluation/asked_again.py repeats queries of networks that were not built from known layers. `smooth` is the paper's CERTIFY
+with looks. Like PREDICT, it returns g(x) with the same probability. Where p <= 1/2 it abstains; PREDICT can still answer.
 
-Looks. n0 samples choose the class c; the samples that follow are independent of those. Fix sizes m_1 < ... < m_K
-beforehand and let S_k be how many of the first m_k further samples fall on c. Given c, S_k is binomial(m_k, p), so its
-one-sided Clopper-Pearson bound L_k at level alpha / K exceeds p with probability at most alpha / K. By a union over k, with
-probability at least 1 - alpha no L_k exceeds p. On that event the radius of every look holds, whichever look one stops at,
-for whatever reason, and whichever of the radii seen one returns: the rule may look at everything. Ours stops when all radii
-asked for are certified, or when the next one could not be reached even if all samples still to come fell on c.
+Looks. n0 samples choose the class c; the later samples are independent of them. Fix sizes m_1 < ... < m_K beforehand, and
+let S_k be the number of the first m_k later samples that fall on c. Given c, S_k is binomial(m_k, p), so its one-sided
+Clopper-Pearson bound L_k at level alpha / K exceeds p with probability at most alpha / K. By a union over k, with
+probability at least 1 - alpha no L_k exceeds p. On that event the radius of every look holds. So the rule may stop at any
+look for any reason and return any radius seen. Ours stops when all requested radii are certified, or when the next one could
+not be reached even if all remaining samples fell on c.
 
-Floating point. Images are exact in float64; noise is drawn, scaled and added in float64, and the sum is rounded to float32,
-which is part of f. What this does not cover: the noise is pseudo-random, and takes finitely many values where a Gaussian has
-all reals. Jin et al. 2022 ("Getting a-Round Guarantees") and Voracek and Hein 2023 ("Sound Randomized Smoothing in
-Floating-Point Arithmetics") build models for which floating-point smoothing gives a wrong radius.
+Floating point. Images are exact in float64. Noise is drawn, scaled and added in float64, and the sum is rounded to float32,
+which is part of f. Not covered: the noise is pseudo-random and takes finitely many values. Jin et al. 2022 ("Getting a-Round
+Guarantees") and Voracek and Hein 2023 ("Sound Randomized Smoothing in Floating-Point Arithmetics") build models for which
+floating-point smoothing gives a wrong radius.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ from torch import nn
 from benchmark.runtime.errors import BenchmarkError
 
 ABSTAIN = -1
-DOWN = 1 - 1e-9  # far more than the relative error of scipy's quantiles
+DOWN = 1 - 1e-9  # rounds down by far more than the relative error of scipy's quantiles
 
 
 @dataclass(frozen=True)
 class Smoothed:
-    """What sampling showed of the smoothed classifier at n images: each (n,), int64 but for `radius`."""
+    """Results of sampling the smoothed classifier at n images: (n,) each, int64 except `radius`."""
 
-    prediction: torch.Tensor  # the smoothed class, or ABSTAIN where the radius is 0
+    prediction: torch.Tensor  # the smoothed class, or ABSTAIN if the radius is 0
     radius: torch.Tensor  # float64, l2, pixels
     candidate: torch.Tensor  # the class that the first n0 samples chose
-    count: torch.Tensor  # how many of the first `samples` further ones fell on it, at the look that gave the radius
+    count: torch.Tensor  # how many of the next `samples` fell on it, at the look that gave the radius
     samples: torch.Tensor
-    spent: torch.Tensor  # all samples drawn, the n0 too
+    spent: torch.Tensor  # all samples drawn, including n0
 
 
 @dataclass(frozen=True)
 class Look:
-    """A radius in pixels, the `count` of `samples` that show it, and how many samples were `drawn` in the end."""
+    """A radius in pixels, the `count` of `samples` that prove it, and the number of samples `drawn` in the end."""
 
     radius: float
     count: int
@@ -84,41 +83,43 @@ def smooth(
     seed: int,
     batch_size: int = 1000,
 ) -> Smoothed:
-    """Certified l2 radii of the smoothed model: with probability at least 1 - alpha, for each image by itself, the
-    smoothed classifier returns `prediction` for every image within `radius` of it.
+    """Return certified l2 radii of the smoothed model.
+
+    Guarantee: with probability at least 1 - alpha, for each image by itself, the smoothed classifier returns `prediction`
+    for every image within `radius` of it.
 
     Args:
         model: images (b, c, h, w) to logits (b, classes).
         images: (n, c, h, w) in [0, 1].
-        indices: a number for each image, 0 or more; with `seed` it makes the image's own stream of noise.
-        radii: in pixels; an image's sampling stops when it is settled which of them it reaches.
+        indices: a non-negative number for each image; `seed` and it give the image's own stream of noise.
+        radii: in pixels; sampling of an image stops when it is settled which of them it reaches.
         sigma: standard deviation of the noise, in pixels.
-        n0, n: samples that choose the class, and at most that bound its probability.
-        looks: how often the bound is looked at: after n, n/2, n/4, ... samples.
-        alpha: the probability, at most, of a radius that does not hold, for each image.
+        n0, n: samples to choose the class, and the most samples to bound its probability.
+        looks: number of looks at the bound, after n, n/2, n/4, ... samples.
+        alpha: the largest probability of a false radius, for each image.
 
     Raises:
-        ValueError: a number out of its range, or not one index an image.
+        ValueError: a number is out of its range, or there is not one index for each image.
         BenchmarkError: a logit is not finite.
     """
     if len(indices) != len(images):
         raise ValueError(f"{len(indices)} indices for {len(images)} images; give one each")
     if n0 < 1 or batch_size < 1 or not 0 < sigma < math.inf:
         raise ValueError(f"n0, batch_size and sigma must be positive, not {n0}, {batch_size} and {sigma}")
-    sizes, whole, found = schedule(n, looks), [], []
+    sizes, counts, certified = schedule(n, looks), [], []
     for image, index in zip(images, indices, strict=True):
         noisy = _Noisy(model, image, index, np.random.default_rng([seed, index]), sigma, batch_size)
         candidate = int(noisy.votes(n0).argmax())
         look = certify_by_looks(noisy.hits_of(candidate), sizes, radii, sigma=sigma, alpha=alpha)
         prediction = candidate if look.radius > 0 else ABSTAIN
-        whole.append((prediction, candidate, look.count, look.samples, n0 + look.drawn))
-        found.append(look.radius)
-    prediction_, *rest = torch.tensor(whole, dtype=torch.int64).reshape(-1, 5).unbind(1)
-    return Smoothed(prediction_, torch.tensor(found, dtype=torch.float64), *rest)
+        counts.append((prediction, candidate, look.count, look.samples, n0 + look.drawn))
+        certified.append(look.radius)
+    predictions, *others = torch.tensor(counts, dtype=torch.int64).reshape(-1, 5).unbind(1)
+    return Smoothed(predictions, torch.tensor(certified, dtype=torch.float64), *others)
 
 
 def schedule(n: int, looks: int) -> tuple[int, ...]:
-    """Sizes of the looks, increasing: ..., n/4, n/2, n, rounded up."""
+    """Return the increasing sizes of the looks: ..., n/4, n/2, n, rounded up."""
     if n < 1 or looks < 1 or n < 2 ** (looks - 1):
         raise ValueError(f"n and looks must be positive, and n at least 2^(looks - 1); they are {n} and {looks}")
     return tuple(math.ceil(n / 2**k) for k in reversed(range(looks)))
@@ -127,15 +128,17 @@ def schedule(n: int, looks: int) -> tuple[int, ...]:
 def certify_by_looks(
     hits: Callable[[int], int], sizes: Sequence[int], radii: Sequence[float], *, sigma: float, alpha: float
 ) -> Look:
-    """The largest radius that a look shows; larger than what holds with probability at most `alpha` (proof above).
+    """Return the largest radius of any look.
+
+    Guarantee: the radius is false with probability at most `alpha` (proof above).
 
     Args:
-        hits: draws that many further samples; how many of them fell on the candidate.
-        sizes: samples at each look, increasing, fixed beforehand.
+        hits: draws that many further samples and returns how many fell on the candidate.
+        sizes: increasing numbers of samples at the looks, fixed beforehand.
         radii: sampling stops when it is settled which of these are reached, and whether any radius is.
 
     Raises:
-        ValueError: sigma or alpha out of range.
+        ValueError: sigma or alpha is out of range.
     """
     if not (0 < sigma < math.inf and 0 < alpha < 1):
         raise ValueError(f"sigma must be positive and alpha inside (0, 1), not {sigma} and {alpha}")
@@ -146,24 +149,25 @@ def certify_by_looks(
 
     for place, size in enumerate(sizes):
         count, drawn = count + hits(size - drawn), size
-        found = radius(count, size)
-        if found > best.radius or best.radius == 0:
-            best = Look(found, count, size, size)
-        wanted = [r for r in (0.0, *sorted(radii)) if best.radius < r or best.radius == 0]
+        reached = radius(count, size)
+        if reached > best.radius or best.radius == 0:
+            best = Look(reached, count, size, size)
+        open_radii = [r for r in (0.0, *sorted(radii)) if best.radius < r or best.radius == 0]
         at_best = [radius(count + later - drawn, later) for later in sizes[place + 1 :]]
-        if not wanted or not any(reach > 0 and reach >= wanted[0] for reach in at_best):
+        if not open_radii or not any(reach > 0 and reach >= open_radii[0] for reach in at_best):
             break
     return Look(best.radius, best.count, best.samples, drawn)
 
 
 @cache
 def clopper_pearson_below(count: int, n: int, alpha: float) -> float:
-    """The one-sided Clopper-Pearson lower bound, rounded down: at most the q with P(Binomial(n, q) >= count) = alpha.
-    It exceeds the p that the count was drawn with, with probability at most alpha.
+    """Return the one-sided Clopper-Pearson lower bound, rounded down: at most the q with P(Binomial(n, q) >= count) = alpha.
+
+    Guarantee: it exceeds the p of the count's distribution with probability at most alpha.
 
     Raises:
-        ValueError: alpha outside (0, 1), or not 0 <= count <= n and n >= 1.
-        ArithmeticError: scipy's quantile is not confirmed by its tail probability.
+        ValueError: alpha is outside (0, 1), or not 0 <= count <= n and n >= 1.
+        ArithmeticError: the tail probability contradicts scipy's quantile.
     """
     if not (0 < alpha < 1 and 0 <= count <= n and n >= 1):
         raise ValueError(f"no lower bound for {count} of {n} samples at level {alpha}")
@@ -176,13 +180,13 @@ def clopper_pearson_below(count: int, n: int, alpha: float) -> float:
 
 
 def radius_below(p: float, sigma: float) -> float:
-    """At most sigma Phi^-1(p), or 0 where p <= 1/2."""
+    """Return sigma Phi^-1(p) rounded down, or 0 if p <= 1/2."""
     return sigma * float(special.ndtri(p)) * DOWN if p > 0.5 else 0.0
 
 
 @dataclass
 class _Noisy:
-    """The model on noisy copies of one image; each call takes the next of the image's own stream of noise."""
+    """The model on noisy copies of one image; each call continues the image's own stream of noise."""
 
     model: nn.Module
     image: torch.Tensor  # (c, h, w)
@@ -196,7 +200,7 @@ class _Noisy:
 
     @torch.no_grad()
     def votes(self, m: int) -> torch.Tensor:
-        """How many of the next m noisy copies each class has won: (classes,) int64. A tie for the first is no win."""
+        """Return how many of the next m noisy copies each class wins: (classes,) int64. A tied largest logit is no win."""
         clean, total = self.image.double().cpu(), torch.zeros(1, dtype=torch.int64)
         for start in range(0, m, self.batch_size):
             shape = (min(self.batch_size, m - start), *clean.shape)

@@ -1,19 +1,20 @@
-"""Published bounds that are no bounds, computed as printed, to be shown beside a sound number and never in its place.
+"""Published formulas that are not bounds, computed as printed. They are shown beside a sound number, never in its place.
 
-What comes back is an `Unsound`, no tensor of radii. No stage can run this file: it has no `certify`, and `CertificateSpec`
+Functions return an `Unsound`, not a tensor of radii. No stage can run this file: it has no `certify`, and `CertificateSpec`
 and `Certificate` refuse its name.
 
-CertViT (Gupta & Verma 2023, sections 3.1 and 3.6, appendix A; formulas that its text lacks are Kim et al.'s as printed, or
+CertViT (Gupta & Verma 2023, sections 3.1 and 3.6, appendix A; formulas missing from its text are Kim et al.'s as printed, or
 the released code's). Patch embedding x product over blocks of (1 + attention)(1 + MLP) x head, certified when
-margin > sqrt(2) eps L. Wrong: LayerNorm counts as 1, though its constant is max|gamma| / sqrt(eps), 316 at eps = 1e-5;
-1.12 is below GELU's largest slope 1.12890; attention has ||W_Q,h||^2 where the fourth power belongs. The released code
-(`released`) also takes for a linear layer what is no norm, for a convolution five power steps on 32x32 images whatever their
-size, a lower bound, and for attention sigma_Q + sigma_V, of whole matrices, under the root. Its eps meets normalised
-images; radii here are in pixels, like all others. Swin's windows count here as attention on the tokens of one, without the
-position bias: the paper prints no other formula for them. `FORMULAS` has both by name, for a row's `unsound_formulas`.
+margin > sqrt(2) eps L. Errors: LayerNorm counts as 1, though its constant is max|gamma| / sqrt(eps), 316 at eps = 1e-5;
+1.12 is below GELU's largest slope 1.12890; attention has ||W_Q,h||^2 in place of the fourth power. The released code
+(`released`) has more. For a linear layer it computes something that is not a norm. For a convolution it takes five power
+steps on 32x32 images whatever their size, a lower bound. For attention it has sigma_Q + sigma_V, of whole matrices, under the
+root. Its eps refers to normalised images; radii here are in pixels, like all others. Swin's windows count as attention on
+the tokens of one window without position bias: the paper prints no other formula. `FORMULAS` has both by name, for a row's
+`unsound_formulas`.
 
-SpecFormer (Hu et al. 2024, theorem 4.3): wrong where ||X|| + delta < 1 (at X = 0, for one); above, a sound bound implies it.
-Its submission has what is sound (head_bounds.py). Of the constants of its theorem D.1, (40), L2Former's, is CertViT's
+SpecFormer (Hu et al. 2024, theorem 4.3): wrong where ||X|| + delta < 1, for example at X = 0; elsewhere a sound bound implies
+it. Its submission has the sound bound (head_bounds.py). Of the constants of its theorem D.1, (40), L2Former's, is CertViT's
 `printed_attention`; (41), LNFormer's, lacks W_V, which multiplies the output; (42), LipsFormer's, is sound
 (bounds/scaled_cosine.py).
 """
@@ -55,35 +56,35 @@ class Unsound:
 
 
 class UnsoundConstant(Unsound):
-    """In place of a Lipschitz constant."""
+    """A number in place of a Lipschitz constant."""
 
 
 class UnsoundRadius(Unsound):
-    """In place of certified l2 radii, in pixels; nothing is certified."""
+    """Numbers in place of certified l2 radii in pixels; nothing is certified."""
 
 
 def certvit_radius(
     model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, *, released: bool = False
 ) -> UnsoundRadius:
-    """min over rivals of margin / (sqrt(2) L), 0 where the prediction is wrong: what CertViT reports as certified.
+    """Return what CertViT reports as certified: min over rivals of margin / (sqrt(2) L), 0 if the prediction is wrong.
 
     Args:
         images: (n, c, h, w) in [0, 1].
         labels: (n,) int64.
-        released: L as the released code computes it, not as the paper prints it.
+        released: compute L as in the released code, not as printed.
     """
-    found = certvit_constant(model, images[:1], released=released)
+    constant = certvit_constant(model, images[:1], released=released)
     with torch.no_grad():
         logits = model(images).double()
     margins = (logits.gather(1, labels[:, None]) - logits).scatter(1, labels[:, None], math.inf)
-    return UnsoundRadius(margins.amin(1).clamp(min=0) / (math.sqrt(2) * found.value), found.formula)
+    return UnsoundRadius(margins.amin(1).clamp(min=0) / (math.sqrt(2) * constant.value), constant.formula)
 
 
 def certvit_constant(model: nn.Module, x: torch.Tensor, *, released: bool = False) -> UnsoundConstant:
-    """The published network expression on inputs of the shape of x (n, *shape).
+    """Return the published network expression on inputs of the shape of x (n, *shape).
 
     Raises:
-        BenchmarkError: a layer that the expression does not know, with its name.
+        BenchmarkError: the expression does not cover a named layer.
     """
     with torch.no_grad():
         value = _expression(model, x, released)
@@ -107,9 +108,9 @@ def _expression(layer: nn.Module, x: torch.Tensor, released: bool) -> float:
         return attention(layer.content, layer.window**2)
     if isinstance(layer, nn.Linear | BoundedLinear | NormalisedHead):
         return _sigma(layer.weight, released)
-    if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size:
-        return _sigma(layer.weight.flatten(1), released)
     if isinstance(layer, nn.Conv2d):
+        if layer.stride == layer.kernel_size:
+            return _sigma(layer.weight.flatten(1), released)
         return _released_convolution(layer) if released else float(conv2d_norm_upper(layer, layer.weight, *x.shape[2:]))
     if isinstance(layer, nn.GELU):
         return GELU_AS_PRINTED
@@ -121,7 +122,7 @@ def _expression(layer: nn.Module, x: torch.Tensor, released: bool) -> float:
 
 
 def printed_attention(layer: L2Attention, tokens: int) -> float:
-    """sqrt(N) / sqrt(D/H) (4 phi^-1(N-1) + 1) sqrt(sum_h ||W_Q,h||^2 ||W_V,h||^2) ||W_O||: the square as printed."""
+    """Return sqrt(N) / sqrt(D/H) (4 phi^-1(N-1) + 1) sqrt(sum_h ||W_Q,h||^2 ||W_V,h||^2) ||W_O||, the square as printed."""
     query, value, output = layer.head_weights()
     products = spectral_norm_upper(query) ** 2 * spectral_norm_upper(value) ** 2
     root = float(products.sum().sqrt()) * float(spectral_norm_upper(output.flatten(0, 1)))
@@ -129,7 +130,7 @@ def printed_attention(layer: L2Attention, tokens: int) -> float:
 
 
 def _released_attention(layer: L2Attention, patches: int) -> float:
-    """sqrt(N / (D/H)) (4 W(N / e) + 1) sqrt(sigma_Q + sigma_V) sigma_O, N the patches without the class token."""
+    """Return sqrt(N / (D/H)) (4 W(N / e) + 1) sqrt(sigma_Q + sigma_V) sigma_O, N the patches without the class token."""
     inner = layer.query.weight.shape[0] / layer.heads
     query, value, output = (_sigma(part.weight, True) for part in (layer.query, layer.value, layer.output))
     # W(N / e) is phi^-1(N)
@@ -137,8 +138,9 @@ def _released_attention(layer: L2Attention, patches: int) -> float:
 
 
 def _sigma(weight: torch.Tensor, released: bool) -> float:
-    """The spectral norm; or `released`: sqrt(|sum of W x| / |sum of x|), x after four power steps from a positive start
-    drawn from the normal cut to [0.5, 1]. Sums of entries in place of squares: no norm.
+    """Return the spectral norm or, if `released`, sqrt(|sum of W x| / |sum of x|), which is not a norm.
+
+    x is taken after four power steps from a positive start, drawn from the normal truncated to [0.5, 1].
     """
     if not released:
         return float(spectral_norm_upper(weight))
@@ -153,7 +155,7 @@ def _sigma(weight: torch.Tensor, released: bool) -> float:
 
 
 def _released_convolution(layer: nn.Conv2d) -> float:
-    """||W x|| / ||x|| after five power steps on a 32x32 image from a positive start."""
+    """Return ||W x|| / ||x|| after five power steps on a 32x32 image from a positive start."""
     weight = layer.weight.detach().double()
     generator = torch.Generator().manual_seed(0)
     x = 0.5 + 0.5 * torch.rand(1, layer.in_channels, 32, 32, dtype=torch.float64, generator=generator).to(weight.device)
@@ -167,7 +169,7 @@ def _released_convolution(layer: nn.Conv2d) -> float:
 def specformer_constant(
     x: torch.Tensor, w_q: torch.Tensor, w_k: torch.Tensor, w_v: torch.Tensor, delta: float
 ) -> UnsoundConstant:
-    """N (N+1) (||X||_F + delta)^2 [||W_V|| ||W_Q|| ||W_K|| + ||W_V||] of one attention head around X.
+    """Return N (N+1) (||X||_F + delta)^2 [||W_V|| ||W_Q|| ||W_K|| + ||W_V||] of one attention head around X.
 
     Args:
         x: (n, tokens, d).
@@ -189,7 +191,7 @@ FORMULAS: dict[str, Callable[[nn.Sequential, torch.Tensor, torch.Tensor], Unsoun
 
 
 def unsound_radius(name: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> UnsoundRadius:
-    """What the formula of this name gives for a model; a BenchmarkError where there is none, or it knows no such layer."""
+    """Return a formula's radii. Raise a BenchmarkError if there is no such formula, or it does not cover a layer."""
     if name not in FORMULAS:
         raise BenchmarkError(f"no published formula {name!r}{near_miss(name, FORMULAS)}")
     if not isinstance(model, nn.Sequential):

@@ -1,4 +1,4 @@
-"""Data: pinned sources to labelled images in [0, 1]; one reader a file, `read(spec) -> pools`.
+"""Data: labelled images in [0, 1] from pinned sources. A reader is one file that defines `read(spec) -> pools`.
 
-corruptions.py, images.py and prepare.py are no readers.
+Not readers: corruptions.py, images.py, prepare.py and tensors.py.
 """

@@ -1,4 +1,4 @@
-"""Labelled images as whole numbers, so that a hash of them means the same everywhere."""
+"""Labelled images as whole numbers, so that their hash is the same on every machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Images:
-    """`pixels` (n, channels, height, width) uint8 with values 0..`levels`, `labels` (n,) int64."""
+    """Pixels (n, channels, height, width) uint8 with values 0..`levels`, and labels (n,) int64."""
 
     pixels: np.ndarray
     labels: np.ndarray
@@ -36,11 +36,11 @@ class Images:
         return Images(self.pixels[index], self.labels[index], self.levels)
 
     def floats(self) -> np.ndarray:
-        """Pixels in [0, 1] as float32: pixel / levels, rounded once."""
+        """Return the pixels in [0, 1] as float32: pixel / levels, rounded once."""
         return self.pixels.astype(np.float32) / np.float32(self.levels)
 
     def digest(self) -> str:
-        """sha256 of shape, levels, pixels and labels."""
+        """Return the sha256 of shape, levels, pixels and labels."""
         head = json.dumps([list(self.pixels.shape), self.levels]).encode()
         labels = self.labels.astype("<i8").tobytes()
         return files.sha256_bytes(head + np.ascontiguousarray(self.pixels).tobytes() + labels)
@@ -52,10 +52,10 @@ def save_split(folder: Path, split: str, images: Images) -> None:
 
 
 def load_split(folder: Path, split: str) -> Images:
-    """One prepared split, checked against the hash written beside it.
+    """Return one prepared split after comparing it with the hash in data.json.
 
     Raises:
-        BenchmarkError: when the file is missing, damaged or not the one that was prepared; both sha256 are shown.
+        BenchmarkError: the file is missing, damaged or not the one that was prepared; both sha256 are shown.
     """
     path = folder / f"{split}.safetensors"
     expected = files.read_json(folder / "data.json")
@@ -77,13 +77,13 @@ def load_split(folder: Path, split: str) -> Images:
 
 
 def evaluation_split(folder: Path, rules: EvaluationSpec) -> Images:
-    """The prepared test images that count, as `rules` choose them."""
+    """Return the prepared test images of the evaluation set."""
     test = load_split(folder, "test")
     return test.take(evaluation_index(len(test), rules.images, rules.seed))
 
 
 def evaluation_index(n: int, count: int, seed: int) -> np.ndarray:
-    """The `count` of `n` test images that every model is judged on: a seeded shuffle, made once, sorted."""
+    """Return the sorted indices of the `count` of `n` test images on which every model is evaluated: a seeded shuffle."""
     if count > n:
         raise BenchmarkError(f"the track asks for {count} evaluation images, but the test split has {n}")
     return np.sort(np.random.default_rng(seed).permutation(n)[:count])

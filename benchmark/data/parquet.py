@@ -1,6 +1,7 @@
-"""The Hugging Face parquet layout: <path>/train*.parquet and <path>/test*.parquet (or validation*), one row an image.
+"""Reader of Hugging Face's parquet layout: <path>/train*.parquet and <path>/test*.parquet (or validation*).
 
-Columns: `img` or `image`, a struct {bytes, path} with an encoded image, and `label` (or `fine_label`), an integer.
+A row is an image. Columns: `img` or `image`, a struct {bytes, path} with an encoded image, and `label` (or `fine_label`),
+an integer.
 """
 
 from __future__ import annotations
@@ -23,23 +24,29 @@ LABEL_COLUMNS = ("label", "fine_label", "labels")
 
 
 def read(spec: DataSpec) -> dict[str, Images]:
-    """
+    """Return the pools "train" and "test".
+
     Raises:
-        BenchmarkError: a missing file, one that is no parquet or has other columns, a row that does not decode; the
-            file's sha256 is shown.
+        BenchmarkError: a missing or unreadable file, other columns, or a row that does not decode; with the file's sha256.
     """
     root = Path(spec.path or "data")
     return {"train": _read(root, ("train",), spec), "test": _read(root, ("test", "validation"), spec)}
 
 
 def _read(root: Path, prefixes: tuple[str, ...], spec: DataSpec) -> Images:
-    found = (sorted(root.glob(f"{prefix}*.parquet")) for prefix in prefixes)
-    paths = next(filter(None, found), None)
+    matches = (sorted(root.glob(f"{prefix}*.parquet")) for prefix in prefixes)
+    paths = next(filter(None, matches), None)
     if paths is None:
         raise BenchmarkError(f"no {prefixes[0]}*.parquet in {root}; put the data set's parquet files there")
     pixels, labels = [], []
     for path in paths:
-        table = _table(path)
+        try:
+            table = pq.read_table(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise BenchmarkError(
+                f"{path} is no readable parquet file (sha256 {files.sha256_file(path)}): {error}; "
+                "replace it with the data set's own file"
+            ) from None
         images = _column(table, IMAGE_COLUMNS, path)
         labels.append(_column(table, LABEL_COLUMNS, path).to_numpy())
         for row, cell in enumerate(images):
@@ -48,16 +55,6 @@ def _read(root: Path, prefixes: tuple[str, ...], spec: DataSpec) -> Images:
             encoded = io.BytesIO(data if isinstance(data, bytes) else b"")
             pixels.append(opened(encoded, spec.shape, f"{path}: row {row}", path))
     return Images(np.stack(pixels), np.concatenate(labels).astype(np.int64))
-
-
-def _table(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        digest = files.sha256_file(path)
-        raise BenchmarkError(
-            f"{path} is no readable parquet file (sha256 {digest}): {error}; put the data set's own file there again"
-        ) from None
 
 
 def _column(table: pa.Table, names: tuple[str, ...], path: Path) -> pa.ChunkedArray:

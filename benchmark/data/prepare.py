@@ -1,4 +1,4 @@
-"""From a source to the three splits of a track, fixed by seed and pinned by sha256."""
+"""The three splits of a track, from its source: fixed by seed and pinned by sha256."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NO_SOURCES = {"__init__", "images", "prepare", "corruptions", "tensors"}
 
 
 def prepare(spec: DataSpec, folder: Path) -> dict[str, str]:
-    """Reads the source, splits it, checks it against the pinned hashes and writes the splits to `folder`.
+    """Read and split the source, compare it with the pinned hashes and write the splits to `folder`.
 
     Returns:
-        sha256 per split.
+        The sha256 of each split.
 
     Raises:
-        BenchmarkError: unknown source, missing or corrupt file, wrong shape or labels, or a hash that differs from the
-            track's (both are shown).
+        BenchmarkError: an unknown source, a missing or corrupt file, a wrong shape or label, or a hash that differs from
+            the track's (both are shown).
     """
     splits = split(spec, read(spec))
     digests = {name: images.digest() for name, images in splits.items()}
@@ -44,22 +44,22 @@ def prepare(spec: DataSpec, folder: Path) -> dict[str, str]:
 
 
 def read(spec: DataSpec) -> dict[str, Images]:
-    """What the reader of `spec.source` finds: one pool under "all", or the source's own "train" and "test"."""
+    """Return the pools of the source: "all", or its own "train" and "test"."""
     if not (SOURCES / f"{spec.source}.py").exists() or spec.source in NO_SOURCES:
-        known = {path.stem for path in SOURCES.glob("*.py")} - NO_SOURCES
-        raise BenchmarkError(f"unknown data source {spec.source!r}{near_miss(spec.source, known)}")
+        sources = {path.stem for path in SOURCES.glob("*.py")} - NO_SOURCES
+        raise BenchmarkError(f"unknown data source {spec.source!r}{near_miss(spec.source, sources)}")
     pools: dict[str, Images] = importlib.import_module(f"benchmark.data.{spec.source}").read(spec)
     for name, images in pools.items():
         if images.pixels.shape[1:] != tuple(spec.shape):
-            found = "x".join(map(str, images.pixels.shape[1:]))
-            raise BenchmarkError(f"{spec.source} data: {name} images are {found}, the track says {spec.shape}")
+            shape = "x".join(map(str, images.pixels.shape[1:]))
+            raise BenchmarkError(f"{spec.source} data: {name} images are {shape}, the track says {spec.shape}")
         if len(images) and not (images.labels.min() >= 0 and images.labels.max() < spec.classes):
             raise BenchmarkError(f"{spec.source} data: a {name} label lies outside 0..{spec.classes - 1}")
     return pools
 
 
 def split(spec: DataSpec, pools: dict[str, Images]) -> dict[str, Images]:
-    """Stratified by label and fixed by `spec.seed`; validation is always held out of training images."""
+    """Return the three splits, stratified by label and fixed by `spec.seed`; validation is held out of training images."""
     if "all" in pools:
         if spec.test is None:
             raise BenchmarkError(f"{spec.source} data has no test split of its own; give the track `data.test`")
@@ -74,9 +74,9 @@ def _hold_out(images: Images, count: int, seed: int) -> tuple[Images, Images]:
     if count >= len(images):
         raise BenchmarkError(f"cannot hold {count} images out of {len(images)}; lower the track's split sizes")
     try:
-        kept, held = train_test_split(
+        rest, held_out = train_test_split(
             np.arange(len(images)), test_size=count, stratify=images.labels, random_state=seed
         )
     except ValueError as error:
         raise BenchmarkError(f"cannot hold {count} images out of {len(images)} by class: {error}") from None
-    return images.take(np.sort(kept)), images.take(np.sort(held))
+    return images.take(np.sort(rest)), images.take(np.sort(held_out))

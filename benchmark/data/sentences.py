@@ -1,9 +1,10 @@
-"""Labelled sentences in the file format of SST-2 (GLUE): <path>/train.tsv and <path>/dev.tsv, a header, sentence<TAB>label.
+"""Reader of labelled sentences in the format of SST-2 (GLUE): <path>/train.tsv and <path>/dev.tsv.
 
-A sentence becomes an array (1, tokens, width): one row a word, lower case, cut or padded to `tokens`. A word's code is its
-own and fixed: signs drawn by SHAKE-256 of the word, each entry +-1/sqrt(width), so that a code has norm 1 and two words'
-codes are nearly orthogonal; no word is a row of zeros. The array holds code + 1/2, exactly, so that l2 radii are
-those of the code itself. GLUE's test.tsv has no labels; dev.tsv is what is tested on.
+The first line is a header; every other line is sentence<TAB>label. dev.tsv is the test set: GLUE's test.tsv has no labels.
+
+A sentence becomes an array (1, tokens, width) with one row a word, in lower case, cut or padded to `tokens`. A word's code
+has entries +-1/sqrt(width), with signs from SHAKE-256 of the word: it has norm 1, and codes of two words are nearly
+orthogonal. Padding is a row of zeros. The array holds code + 1/2, exactly, so l2 radii are those of the code itself.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ SOURCE = (
 
 
 def read(spec: DataSpec) -> dict[str, Images]:
-    """
+    """Return the pools "train" and "test".
+
     Raises:
-        BenchmarkError: a missing file, a line that is no `sentence<TAB>label`, or a shape other than (1, tokens, width)
+        BenchmarkError: a missing file, a line that is not `sentence<TAB>label`, or a shape other than (1, tokens, width)
             with width a square.
     """
     root = Path(spec.path or "data")
@@ -38,7 +40,7 @@ def _read(path: Path, shape: tuple[int, int, int]) -> Images:
         raise BenchmarkError(f"{path} is missing; {SOURCE} and put its train.tsv and dev.tsv into {path.parent}")
     try:
         header, *lines = path.read_text(encoding="utf-8").splitlines()
-    except (UnicodeDecodeError, ValueError):
+    except ValueError:  # a UnicodeDecodeError too
         raise BenchmarkError(f"{path} is empty or no UTF-8 text; it should hold sentence<TAB>label lines") from None
     if header.split("\t") != ["sentence", "label"]:
         raise BenchmarkError(f"{path}: the first line should be sentence<TAB>label, it is {header[:60]!r}")
@@ -57,7 +59,7 @@ def _read(path: Path, shape: tuple[int, int, int]) -> Images:
 
 
 def levels(shape: tuple[int, int, int]) -> int:
-    """2 sqrt(width), so that 1/2 and 1/2 +- 1/sqrt(width) are whole numbers of levels.
+    """Return 2 sqrt(width): then 1/2 and 1/2 +- 1/sqrt(width) are whole numbers of levels.
 
     Raises:
         BenchmarkError: the shape is not (1, tokens, width) with width a square of at most 127^2.
@@ -70,17 +72,17 @@ def levels(shape: tuple[int, int, int]) -> int:
 
 
 def encode(sentences: list[str], shape: tuple[int, int, int]) -> np.ndarray:
-    """(n, 1, tokens, width) uint8, in `levels(shape)` levels."""
+    """Return (n, 1, tokens, width) uint8 pixels, in `levels(shape)` levels."""
     _, tokens, width = shape
     middle = levels(shape) // 2
     pixels = np.full((len(sentences), *shape), middle, dtype=np.uint8)
-    for row, sentence in enumerate(sentences):
-        for place, word in enumerate(sentence.lower().split()[:tokens]):
-            pixels[row, 0, place] = middle + 2 * signs(word, width)
+    for i, sentence in enumerate(sentences):
+        for token, word in enumerate(sentence.lower().split()[:tokens]):
+            pixels[i, 0, token] = middle + 2 * signs(word, width)
     return pixels
 
 
 def signs(word: str, width: int) -> np.ndarray:
-    """(width,) int8 of -1 and 1, the same everywhere."""
+    """Return the word's signs, (width,) int8 of -1 and 1, the same on every machine."""
     bits = hashlib.shake_256(word.encode()).digest((width + 7) // 8)
     return 2 * np.unpackbits(np.frombuffer(bits, dtype=np.uint8))[:width].astype(np.int8) - 1

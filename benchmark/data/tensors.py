@@ -9,23 +9,24 @@ from benchmark.data.images import Images, evaluation_index, evaluation_split, lo
 from benchmark.runtime.torch_setup import start
 from benchmark.specs.rows import Row
 
-Split = tuple[torch.Tensor, torch.Tensor]
+Split = tuple[torch.Tensor, torch.Tensor]  # images (n, c, h, w) float32 in [0, 1], labels (n,) int64
 
 
 def tensors(images: Images) -> Split:
+    """Return images and labels on the CPU."""
     return torch.from_numpy(images.floats()), torch.from_numpy(images.labels)
 
 
 def evaluation_images(row: Row, device: torch.device) -> Split:
-    """The test images that every model of this track is judged on."""
+    """Return the test images on which every model of the row's track is evaluated."""
     start(device)
     images, labels = tensors(evaluation_split(row.data, row.track.evaluation))
     return images.to(device), labels.to(device)
 
 
 def unseen_images(row: Row, device: torch.device) -> Split:
-    """Test images that no model of this track is judged on, as many as those at most; in the order of the test split."""
+    """Return test images outside the evaluation set, at most as many as it has, in the order of the test split."""
     test, rules = load_split(row.data, "test"), row.track.evaluation
-    judged = evaluation_index(len(test), rules.images, rules.seed)
-    images, labels = tensors(test.take(np.setdiff1d(np.arange(len(test)), judged)[: rules.images]))
+    evaluated = evaluation_index(len(test), rules.images, rules.seed)
+    images, labels = tensors(test.take(np.setdiff1d(np.arange(len(test)), evaluated)[: rules.images]))
     return images.to(device), labels.to(device)

@@ -1,7 +1,7 @@
-"""The usual public archives as torchvision reads them: CIFAR-10, CIFAR-100, SVHN, MNIST. Nothing is downloaded.
+"""Reader of torchvision's archives of CIFAR-10, CIFAR-100, SVHN and MNIST. It downloads nothing.
 
-`spec.dataset` names one of them; `spec.path` is the folder that torchvision calls `root`. torchvision checks the
-archives' published MD5 sums itself, before it reads them.
+`spec.dataset` names the data set; `spec.path` is torchvision's `root`. torchvision checks the published MD5 sums before it
+reads the archives.
 """
 
 from __future__ import annotations
@@ -23,34 +23,32 @@ DATASETS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "svhn": "SVHN", "mnist
 
 
 def read(spec: DataSpec) -> dict[str, Images]:
-    """
+    """Return the pools "train" and "test".
+
     Raises:
-        BenchmarkError: unknown data set, or an archive that is missing, incomplete or does not match its checksum.
+        BenchmarkError: an unknown data set, or an archive that is missing, incomplete or differs from its checksum.
     """
     from torchvision import datasets
 
     if spec.dataset not in DATASETS:
         raise BenchmarkError(f"unknown torchvision data set {spec.dataset!r}{near_miss(str(spec.dataset), DATASETS)}")
-    root = Path(spec.path or "data")
-    make = getattr(datasets, DATASETS[spec.dataset])
-    try:
-        if spec.dataset == "svhn":
-            parts = {name: make(root, split=name) for name in ("train", "test")}
-        else:
-            parts = {name: make(root, train=name == "train") for name in ("train", "test")}
-    except (RuntimeError, OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise BenchmarkError(
-            f"{spec.dataset} archive in {root}: {' '.join(str(error).split())}; put torchvision's files there"
-        ) from None
-    labels = {name: part.labels if spec.dataset == "svhn" else part.targets for name, part in parts.items()}
-    return {
-        name: Images(_channels_first(part.data), np.asarray(labels[name], dtype=np.int64))
-        for name, part in parts.items()
-    }
+    root, svhn = Path(spec.path or "data"), spec.dataset == "svhn"
+    pools = {}
+    for name in ("train", "test"):
+        options = {"split": name} if svhn else {"train": name == "train"}
+        try:
+            part = getattr(datasets, DATASETS[spec.dataset])(root, **options)
+        except (RuntimeError, OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
+            raise BenchmarkError(
+                f"{spec.dataset} archive in {root}: {' '.join(str(error).split())}; put torchvision's files there"
+            ) from None
+        labels = np.asarray(part.labels if svhn else part.targets, dtype=np.int64)
+        pools[name] = Images(_channels_first(part.data), labels)
+    return pools
 
 
 def _channels_first(data: np.ndarray | torch.Tensor) -> np.ndarray:
-    """(n, c, h, w) uint8 from what torchvision holds: CIFAR (n, h, w, c), SVHN (n, c, h, w), MNIST (n, h, w)."""
+    """Return (n, c, h, w) uint8 from torchvision's CIFAR (n, h, w, c), SVHN (n, c, h, w) or MNIST (n, h, w)."""
     pixels = np.asarray(data)
     if pixels.ndim == 3:
         return pixels[:, None]

@@ -1,1 +1,1 @@
-"""Shared building blocks of models; normalisation is a layer of the model, so that radii are in pixels."""
+"""Building blocks of models. Normalisation is a layer of the model, so that radii are in pixels."""

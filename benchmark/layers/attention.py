@@ -1,4 +1,4 @@
-"""Dot-product self-attention: as vision transformers have it, with bounded weights in a residual, with scores normalised."""
+"""Dot-product self-attention: that of vision transformers, with bounded weights in a residual, and with normalised scores."""
 
 from __future__ import annotations
 
@@ -12,69 +12,72 @@ from benchmark.layers.kinds import Argument, known, number, positive, side, trut
 from benchmark.layers.lipschitz import BoundedLinear
 
 HEADS: dict[str, Any] = {"width": side("query.weight", 1), "heads": whole(1)}
-LEAST = 1e-12  # of the divisor of normalised scores
+LEAST = 1e-12  # divisor of normalised scores
 
 
 def divided(width: int, heads: int) -> int:
-    """The number of heads; a ValueError where they do not divide the width."""
+    """Return the number of heads. Raise a ValueError if they do not divide the width."""
     if heads < 1 or width % heads:
         raise ValueError(f"{heads} heads do not divide width {width}")
     return heads
 
 
 def rows_by_head(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """A linear layer's weight (heads * inner, width), whose outputs are the heads' one after another, by head and acting on
-    rows: (heads, width, inner).
-    """
+    """Return a linear layer's weight (heads * inner, width) by head, acting on rows: (heads, width, inner)."""
     return weight.mT.unflatten(1, (heads, -1)).transpose(0, 1)
 
 
-class AttentionByHeads(nn.Module):
-    """Attention whose heads stand side by side in `query`, `key`, `value` and `output`, linear layers."""
+class Heads(nn.Module):
+    """Heads side by side, then the linear layer `output`: (n, tokens, width) to the same."""
 
     heads: int
-    query: Any
-    key: Any
-    value: Any
     output: Any
 
-    def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """W_Q, W_K (heads, width, inner), W_V (heads, width, width / heads), W_O (heads, width / heads, width), on rows."""
-        query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
-        return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
-
     def split(self, y: torch.Tensor) -> torch.Tensor:
-        """(n, tokens, heads * inner) to (n, heads, tokens, inner)."""
+        """Return (n, tokens, heads * inner) as (n, heads, tokens, inner)."""
         return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def values(self, x: torch.Tensor) -> torch.Tensor:
-        """V by head: (n, heads, tokens, width / heads)."""
-        return self.split(self.value(x))
-
     def projected(self, mixed: torch.Tensor) -> torch.Tensor:
-        """(n, heads, tokens, width / heads) to (n, tokens, width)."""
+        """Project (n, heads, tokens, width / heads) to (n, tokens, width)."""
         return self.output(mixed.transpose(1, 2).flatten(2))
 
     def mixed(self, x: torch.Tensor) -> torch.Tensor:
-        """What the heads give, before the projection: (n, heads, tokens, width / heads)."""
+        """Return the heads' outputs before the projection: (n, heads, tokens, width / heads)."""
         raise NotImplementedError
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.projected(self.mixed(x))
 
 
+class AttentionByHeads(Heads):
+    """Attention whose heads stand side by side in the linear layers `query`, `key`, `value` and `output`."""
+
+    query: Any
+    key: Any
+    value: Any
+
+    def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return W_Q, W_K (heads, width, inner), W_V (heads, width, width / heads), W_O (heads, width / heads, width)."""
+        query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
+        return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
+
+    def values(self, x: torch.Tensor) -> torch.Tensor:
+        """Return V by head: (n, heads, tokens, width / heads)."""
+        return self.split(self.value(x))
+
+
 @known(**HEADS, qkv_bias=Argument(truth, lambda layer: layer.query.bias is not None), scale=number)
 class SelfAttention(AttentionByHeads):
-    """Heads of softmax(scale Q K^T) V side by side, then a projection: (n, tokens, width) to the same, without a residual.
+    """Heads of softmax(scale Q K^T) V, then a projection, without a residual: (n, tokens, width) to the same.
 
     Dosovitskiy et al. 2021, appendix A: Q = x W_Q + b_Q, K and V likewise, output concat(heads) W_O + b_O.
 
     Args:
         qkv_bias: whether Q, K and V have biases; the projection always has one.
-        scale: of the scores; 1 / sqrt(width / heads) for 0.
+        scale: of the scores; 0 means 1 / sqrt(width / heads).
 
     Raises:
-        ValueError: heads do not divide the width, or the scale is negative or not finite.
+        ValueError: the heads do not divide the width, or the scale is negative or not finite.
     """
 
     def __init__(self, width: int, heads: int, *, qkv_bias: bool = True, scale: float = 0.0) -> None:
@@ -87,12 +90,12 @@ class SelfAttention(AttentionByHeads):
         self.output = nn.Linear(width, width)
 
     def mixed(self, x: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
-        """softmax(scale Q K^T) V by head: (n, heads, tokens, width / heads).
+        """Return softmax(scale Q K^T) V by head: (n, heads, tokens, width / heads).
 
         `offsets` (n or 1, heads, tokens, tokens) are added to the scores (attention_window.py); bounds are without them.
         """
         query, key = self.split(self.query(x)), self.split(self.key(x))
-        if self.factor != 1:  # not by the function's own argument, which would keep faster kernels away
+        if self.factor != 1:  # the function's own argument `scale` would exclude faster kernels
             query = query * self.factor
         return nn.functional.scaled_dot_product_attention(query, key, self.values(x), attn_mask=offsets)
 
@@ -106,8 +109,8 @@ class SelfAttention(AttentionByHeads):
 class ResidualAttention(AttentionByHeads):
     """x + sum over heads of softmax(x W_Q (x W_K)^T / sqrt(d / heads)) x W_V W_O: (n, tokens, width) to the same.
 
-    Havens et al. 2024, eq. (6) with H = I. No biases: a query bias would add a linear term to the scores that the
-    paper's bound leaves out. `qk_norm` bounds the spectral norm of all heads' W_Q and W_K, `vo_norm` of W_V and W_O.
+    Havens et al. 2024, eq. (6) with H = I. There are no biases: a query bias would add to the scores a linear term that the
+    paper's bound leaves out. `qk_norm` bounds the spectral norm of all heads' W_Q and of W_K, `vo_norm` of W_V and of W_O.
     """
 
     def __init__(self, width: int, heads: int, *, qk_norm: float, vo_norm: float) -> None:
@@ -124,15 +127,14 @@ class ResidualAttention(AttentionByHeads):
 
 @known(**HEADS)
 class LipschitzNormAttention(AttentionByHeads):
-    """concat over heads of softmax(Q K^T / c) V, times W_O: (n, tokens, width) to the same, without a residual. LNFormer's
-    (Lipschitz normalisation; Dasoulas, Scaman & Virmaux 2021).
+    """LNFormer's concat over heads of softmax(Q K^T / c) V, times W_O, without a residual: (n, tokens, width) to the same.
 
-    c = max(u v, u w, v w) for each image and head, u = ||Q||_F, v and w the largest row norms of K and V (Dasoulas et al.
-    2021, in the form of Hu et al. 2024, appendix D). At Q = K = V = 0 the scores are 0 / 0; c is therefore not let
-    below 1e-12, which changes nothing else unless all scores are that small. No biases.
+    Lipschitz normalisation (Dasoulas et al. 2021, in the form of Hu et al. 2024, appendix D): for each image and head,
+    c = max(u v, u w, v w) with u = ||Q||_F and v, w the largest row norms of K and V. c is at least 1e-12, because at
+    Q = K = V = 0 the scores are 0 / 0; this matters only if all scores are that small. No biases.
 
-    It has no certificate here: the published constant, (41) of Hu et al. 2024, lacks W_V and is exceeded
-    (`unsound_paper_formula.py`), and a proven one is not known to us.
+    There is no certificate: the published constant, (41) of Hu et al. 2024, lacks W_V and is exceeded
+    (`unsound_paper_formula.py`), and we know no proven one.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -141,7 +143,7 @@ class LipschitzNormAttention(AttentionByHeads):
         self.query, self.key, self.value, self.output = (nn.Linear(width, width, bias=False) for _ in range(4))
 
     def mixed(self, x: torch.Tensor) -> torch.Tensor:
-        """softmax(Q K^T / c) V by head: (n, heads, tokens, width / heads)."""
+        """Return softmax(Q K^T / c) V by head: (n, heads, tokens, width / heads)."""
         query, key, value = (self.split(linear(x)) for linear in (self.query, self.key, self.value))
         u = torch.linalg.vector_norm(query, dim=(-2, -1))  # n, heads
         v, w = (torch.linalg.vector_norm(y, dim=-1).amax(-1) for y in (key, value))

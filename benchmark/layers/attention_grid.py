@@ -1,5 +1,6 @@
-"""Dot-product attention over a grid of tokens whose heads look at places of their own, and how far it can move around an
-input: one formula, differentiable, to train with and to certify with.
+"""Dot-product attention over a grid of tokens, each head with its own preferred place, and a bound of how far it can move.
+
+The bound is differentiable: one formula serves training and the certificate.
 
 Names: head h, token i, P = weights, q, k, v, o = P v as in `Mixing`, t_h the content's weight. The input moves by G with
 ||G||_F <= e; norms are bounded by those of W_Q, W_K, W_V, W_O, each of all heads together. The scores of row i of head h,
@@ -26,8 +27,8 @@ With c the mean key
   w = t e (2 ||W_Q|| max_j |k_j - c| + sqrt 2 ||W_K|| |q_i| + 1.2072 ||W_Q|| ||W_K|| e).
 ||P||^2 is at most the largest column sum, since rows sum to 1 (Schur's test).
 
-Variances are differences of means of squares, which rounding may lower by some of the largest square's last digits, and a
-weight may underflow: `floor` times the largest square is added to each.
+Variances are differences of means of squares. Rounding may lower them by some of the largest square's last digits, and a
+weight may underflow, so `floor` times the largest square is added to each.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ from benchmark.layers.attention import AttentionByHeads
 from benchmark.layers.kinds import known, side, whole
 from benchmark.layers.lipschitz import OrthogonalLinear
 
-FAR = 60.0  # a spread beyond which nothing is said
-HARDEST = 4  # squared distance, in places, beyond which a head's first scores fall no further
+FAR = 60.0  # spreads beyond it have no bound
+HARDEST = 4  # squared distance, in places, beyond which a head's initial scores fall no further
 PLACES = (
     (0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1), (0, 2), (0, -2), (2, 0), (-2, 0),
-)  # down, right: where the heads look first  # fmt: skip
+)  # down, right: where the heads look initially  # fmt: skip
 
 
 def on_grid(x: torch.Tensor, side: int) -> torch.Tensor:
-    """(n, side^2, width) to (n, side, side, width), row by row.
+    """Return tokens (n, side^2, width) as (n, side, side, width), row by row.
 
     Raises:
-        ValueError: x is not side^2 tokens.
+        ValueError: x does not have side^2 tokens.
     """
     if x.ndim != 3 or x.shape[1] != side**2:
         raise ValueError(f"{tuple(x.shape)} are not images of {side}x{side} tokens")
@@ -62,7 +63,7 @@ def on_grid(x: torch.Tensor, side: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Mixing:
-    """What attention computes of its input, head by head."""
+    """Intermediate results of attention, by head."""
 
     queries: torch.Tensor  # (n, heads, tokens, inner)
     keys: torch.Tensor  # the same
@@ -71,11 +72,11 @@ class Mixing:
 
     @property
     def mixed(self) -> torch.Tensor:
-        """(n, heads, tokens, width / heads)."""
+        """Return the heads' outputs (n, heads, tokens, width / heads)."""
         return self.weights @ self.values
 
     def float(self) -> Mixing:
-        """The same in float32, where mixed precision computed it in fewer bits."""
+        """Return them in float32, in case mixed precision computed fewer bits."""
         return Mixing(self.queries.float(), self.keys.float(), self.values.float(), self.weights.float())
 
 
@@ -83,28 +84,28 @@ class Mixing:
     width=side("value.raw", 1),
     heads=whole(1),
     inner=whole(1),
-    side=whole(1, 64),  # its places, which no tensor of the description pays for, are side^4 numbers
+    side=whole(1, 64),  # `places` has side^4 numbers, without a tensor of that size in the description
 )
 class GridAttention(AttentionByHeads):
-    """Heads of softmax(t_h Q K^T + R_h) V side by side, then a projection: (n, side^2, width) to the same, no residual.
+    """Heads of softmax(t_h Q K^T + R_h) V, then a projection, without a residual: (n, side^2, width) to the same.
 
-    Q, K, V and the projection are orthonormal maps, of all heads together. R_h,ij is a learned number for where token j lies
-    relative to token i on the torus of side x side places (relative positions as of Shaw et al. 2018 and Liu et al. 2021):
-    with t_h = 0 each head is a convolution of norm at most 1. t_h > 0 is the learned weight of the content.
+    Q, K, V and the projection are orthonormal maps of all heads together. R_h,ij is a learned number for the position of
+    token j relative to token i on the torus of side x side places (Shaw et al. 2018, Liu et al. 2021). With t_h = 0 each
+    head is a convolution of norm at most 1. t_h > 0 is the learned weight of the content.
 
-    In evaluation mode it computes in float64 and rounds once, as OrthogonalLinear does and for its reasons.
+    In evaluation mode it computes in float64 and rounds once, for the reasons given at OrthogonalLinear.
 
     Args:
         inner: channels of a head's queries and keys.
-        content: t_h at first.
-        sharpness: R_h at first, per squared distance from the place that the head looks at.
+        content: initial t_h.
+        sharpness: minus the initial R_h per squared distance from the head's place.
 
     Raises:
-        ValueError: heads do not divide the width, are more than the places known, or their queries more than the width.
+        ValueError: the heads do not divide the width, exceed the 13 places, or have more query channels than the width.
     """
 
-    places: torch.Tensor  # (tokens, tokens) int64: the column of `table` for each pair
-    kept: Mixing | None = None  # of the last forward pass in training mode, for objectives that bound it
+    places: torch.Tensor  # (tokens, tokens) int64, the column of `table` for each pair
+    kept: Mixing | None = None  # of the last forward pass in training mode, for objectives
 
     def __init__(
         self, width: int, heads: int, *, inner: int, side: int, content: float = 0.05, sharpness: float = 4.0
@@ -119,15 +120,16 @@ class GridAttention(AttentionByHeads):
         self.value, self.output = (OrthogonalLinear(width, width) for _ in range(2))
         self.log_content = nn.Parameter(torch.full((heads,), math.log(content)))
         self.table = nn.Parameter(-sharpness * _first_distances(side, heads).clamp(max=HARDEST))
-        self.register_buffer("places", _relative_places(side), persistent=False)
+        down, right = steps(side)
+        self.register_buffer("places", side * (down % side) + right % side, persistent=False)
 
     @property
     def content(self) -> torch.Tensor:
-        """t: (heads,)."""
+        """Return t: (heads,)."""
         return self.log_content.exp()
 
     def mixing(self, x: torch.Tensor) -> Mixing:
-        """Of x (n, side^2, width), in its own precision."""
+        """Return the intermediate results for x (n, side^2, width), in the precision of x."""
         on_grid(x, self.side)
         queries, keys, values = (self.split(layer(x)) for layer in (self.query, self.key, self.value))
         scores = queries @ keys.mT * self.log_content.to(x.dtype).exp()[:, None, None]
@@ -141,28 +143,24 @@ class GridAttention(AttentionByHeads):
         return self.projected(self.mixing(x.double()).mixed).to(x.dtype)
 
 
-def _relative_places(side: int) -> torch.Tensor:
-    """side (row_j - row_i mod side) + (column_j - column_i mod side): (tokens, tokens)."""
-    place = torch.arange(side**2, device="cpu")  # there even where parameters are made without memory (description.py)
+def steps(side: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return row_j - row_i and column_j - column_i for tokens i, j of a side x side grid: (tokens, tokens) int64 each."""
+    place = torch.arange(side**2, device="cpu")  # not on the meta device, where description.py makes layers
     row, column = place.div(side, rounding_mode="floor"), place % side
-    down, right = ((part[None] - part[:, None]) % side for part in (row, column))
-    return side * down + right
+    return row[None] - row[:, None], column[None] - column[:, None]
 
 
 def _first_distances(side: int, heads: int) -> torch.Tensor:
-    """Squared distances on the torus from each head's first place: (heads, side^2)."""
-    steps = torch.arange(side)
-    found = []
-    for down, right in PLACES[:heads]:
-        rows, columns = ((steps - by) % side for by in (down, right))
-        rows, columns = torch.minimum(rows, side - rows), torch.minimum(columns, side - columns)
-        found.append((rows[:, None] ** 2 + columns[None] ** 2).flatten())
-    return torch.stack(found).float()
+    """Return squared distances on the torus from each head's initial place: (heads, side^2)."""
+    places = torch.tensor(PLACES[:heads])[:, :, None]
+    moves = (torch.arange(side) - places) % side  # heads, (down, right), side
+    squares = torch.minimum(moves, side - moves) ** 2
+    return (squares[:, 0, :, None] + squares[:, 1, None]).flatten(1).float()
 
 
 @dataclass(frozen=True)
 class GridNorms:
-    """Bounds of the spectral norms of W_Q, W_K, W_V and W_O, all heads together; 1 by construction."""
+    """Bounds of the spectral norms of W_Q, W_K, W_V and W_O, each of all heads together; 1 by construction."""
 
     query: float | torch.Tensor = 1.0
     key: float | torch.Tensor = 1.0
@@ -172,7 +170,7 @@ class GridNorms:
 
 @dataclass(frozen=True)
 class GridSensitivity:
-    """What the bound needs of the layer at each nominal input, computed once for all radii."""
+    """The quantities of the layer at each nominal input that the bound needs, computed once for all radii."""
 
     weights: torch.Tensor  # P: (n, heads, tokens, tokens)
     mixing_norm: torch.Tensor  # max_h ||P_h||: (n,)
@@ -185,7 +183,7 @@ class GridSensitivity:
     norms: GridNorms
 
     def bound(self, radius: torch.Tensor) -> torch.Tensor:
-        """sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius is at most this: (n,) to (n,), infinite where unknown."""
+        """Return an upper bound of sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius: (n,) to (n,), infinite if unknown."""
         e, norms = radius[:, None, None], self.norms
         w = 2 * norms.query * self.farthest + 2**0.5 * norms.key * self.query_sizes
         w = self.content * e * (w + 1.2072 * norms.query * norms.key * e)
@@ -197,7 +195,7 @@ class GridSensitivity:
         return norms.output * (moved + norms.value * radius * (self.mixing_norm + weights))
 
     def _move(self, spread: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
-        """move(s) for kappa s (n, heads, tokens): (n,)."""
+        """Return move(s) (n,) for `spread` = kappa s (n, heads, tokens)."""
         a, e, norms = spread * self.content, radius[:, None, None], self.norms
         first = (a * (self.key_spread + norms.key * e)).flatten(1).amax(1)
         squares = torch.einsum("nhij,nhi->nhj", self.weights, (a * self.query_sizes) ** 2).flatten(1).amax(1)
@@ -212,12 +210,12 @@ def grid_sensitivity(
     mixing_norm: torch.Tensor | None = None,
     floor: float = 1e-6,
 ) -> GridSensitivity:
-    """What the bound needs around the nominal inputs of `mixing`.
+    """Return the sensitivity around the nominal inputs of `mixing`.
 
     Args:
         content: t (heads,).
-        mixing_norm: a bound of max_h ||P_h|| (n,); by column sums if None.
-        floor: relative, of variances; the certificate has its own.
+        mixing_norm: a bound of max_h ||P_h|| (n,); None means column sums.
+        floor: relative, of variances; the certificate passes its own.
     """
     P = mixing.weights
     if mixing_norm is None:
@@ -238,7 +236,7 @@ def grid_sensitivity(
 
 
 def _deviation(P: torch.Tensor, y: torch.Tensor, floor: float) -> torch.Tensor:
-    """(sum_j P_ij |y_j - sum_l P_il y_l|^2)^1/2, no less: (n, heads, tokens)."""
+    """Return an upper bound of (sum_j P_ij |y_j - sum_l P_il y_l|^2)^1/2: (n, heads, tokens)."""
     y = y - y.mean(2, keepdim=True)  # less to cancel
     squares = y.square().sum(-1, keepdim=True)
     variance = (P @ squares)[..., 0] - (P @ y).square().sum(-1)

@@ -1,5 +1,4 @@
-"""L2 self-attention (Kim, Papamakarios & Mnih 2021), the Lipschitz stand-in for dot-product attention, and the Lipschitz
-constant of its softmax means by distance on N tokens, which no weight enters.
+"""L2 self-attention (Kim, Papamakarios & Mnih 2021), a Lipschitz replacement of dot-product attention, and its constant.
 
 L(N) is the constant of g(Z) = P Z, P_ij = softmax_j(-t_ij), t_ij = |u_ij|^2, u_ij = z_j - z_i, on N tokens. In a
 direction dZ row i of Dg is, with m_i = sum_j P_ij u_ij and V_i = sum_j P_ij (u_ij - m_i) u_ij^T, a covariance,
@@ -25,7 +24,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from benchmark.layers.attention import HEADS, divided, rows_by_head
+from benchmark.layers.attention import HEADS, Heads, divided, rows_by_head
 from benchmark.layers.kinds import Constant, known, matrices
 
 UP = 1 + 1e-12
@@ -33,20 +32,20 @@ H_LARGEST = 0.278465  # max of b log(1/b - 1), phi^-1(1) = 0.27846454..., rounde
 
 
 def phi_inverse(value: float) -> float:
-    """An upper bound of the x >= 0 with x e^(x+1) = value, within 1e-12 of it, relatively.
+    """Return an upper bound of the x >= 0 with x e^(x+1) = value, within 1e-12 of it, relatively.
 
-    phi increases, so x is above the root once the true phi(x) >= value. The computed phi(x) is off by at most
-    (x + 4) units of rounding, relatively (x + 1 and the product by one, exp by one and by x + 1 times its argument's);
-    with x < 200 that is below 1e-13, which is taken off before comparing.
+    phi increases, so x is above the root once the true phi(x) >= value. The relative error of the computed phi(x) is at
+    most (x + 4) units of rounding (x + 1 and the product by one, exp by one and by x + 1 times its argument's). With
+    x < 200 that is below 1e-13, which is subtracted before comparing.
 
     Raises:
         ValueError: value is negative, not finite, or above 1e80.
     """
     if not 0 <= value <= 1e80:
-        raise ValueError(f"phi^-1 is wanted of {value}; it is given for 0 to 1e80")
+        raise ValueError(f"phi^-1 is defined here from 0 to 1e80, not for {value}")
     if value == 0:
         return 0.0
-    value, low, high = max(value, 1e-300), 0.0, 200.0  # below, products are no longer rounded relatively
+    value, low, high = max(value, 1e-300), 0.0, 200.0  # products below 1e-300 have no relative rounding
     while high - low > 1e-13 * high:
         middle = (low + high) / 2
         if middle * math.exp(middle + 1) * (1 - 1e-13) >= value:
@@ -57,7 +56,7 @@ def phi_inverse(value: float) -> float:
 
 
 def mixing_constant(tokens: int) -> float:
-    """L(N) of the module's docstring: the Lipschitz constant of Z -> softmax(-|z_i - z_j|^2) Z on N tokens, at most."""
+    """Return an upper bound of the Lipschitz constant of Z -> softmax(-|z_i - z_j|^2) Z on N tokens, L(N) above."""
     if tokens < 1:
         raise ValueError(f"{tokens} tokens; at least one is needed")
     if tokens == 1:
@@ -68,13 +67,14 @@ def mixing_constant(tokens: int) -> float:
 
 
 def kim_constant(tokens: int) -> float:
-    """sqrt(N) (4 phi^-1(N - 1) + 1), as Kim et al. 2021, theorem 3.2, have it in place of L(N)."""
+    """Return sqrt(N) (4 phi^-1(N - 1) + 1), which Kim et al. 2021, theorem 3.2, have in place of L(N)."""
     return math.sqrt(tokens) * (4 * phi_inverse(tokens - 1) + 1) * UP
 
 
 def _constant(layer: L2Attention, x: torch.Tensor) -> Constant:
-    """L(N) / s times the less of sqrt(sum_h |W_Q,h|^4 |W_V,h|^2) |W_O| and |W_Q| |stacked W_Q,h^T W_V,h W_O,h|
-    (certificates/bounds/l2_attention.py, `kim` and b).
+    """Return L(N) / s times the smaller of sqrt(sum_h |W_Q,h|^4 |W_V,h|^2) |W_O| and |W_Q| |stacked W_Q,h^T W_V,h W_O,h|.
+
+    certificates/bounds/l2_attention.py proves both (`kim` and b).
     """
 
     def stacked() -> torch.Tensor:
@@ -99,11 +99,11 @@ def _constant(layer: L2Attention, x: torch.Tensor) -> Constant:
 
 
 @known(**HEADS, constant=_constant)
-class L2Attention(nn.Module):
-    """concat over heads of P_h X A_h W_V,h, times W_O: (n, tokens, width) to the same, without a residual.
+class L2Attention(Heads):
+    """concat over heads of P_h X A_h W_V,h, times W_O, without a residual: (n, tokens, width) to the same.
 
-    P_h = softmax over j of -||x_i W_Q,h - x_j W_Q,h||^2 / s, A_h = W_Q,h W_Q,h^T / s, s = sqrt(width / heads): keys share
-    the queries' weight (Kim et al. 2021, section 3.2). No biases.
+    P_h = softmax over j of -||x_i W_Q,h - x_j W_Q,h||^2 / s, A_h = W_Q,h W_Q,h^T / s, s = sqrt(width / heads). Keys and
+    queries share a weight (Kim et al. 2021, section 3.2). No biases.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -112,20 +112,20 @@ class L2Attention(nn.Module):
         self.query, self.value, self.output = (nn.Linear(width, width, bias=False) for _ in range(3))
 
     def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """W_Q and W_V (heads, width, width / heads) and W_O (heads, width / heads, width), acting on rows."""
+        """Return W_Q and W_V (heads, width, width / heads) and W_O (heads, width / heads, width), acting on rows."""
         query, value = (rows_by_head(linear.weight, self.heads) for linear in (self.query, self.value))
         return query, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
 
     def values(self, x: torch.Tensor) -> torch.Tensor:
-        """X A_h W_V,h by head: (n, heads, tokens, width / heads)."""
-        return self._values(x, self._queries(x))
+        """Return X A_h W_V,h by head: (n, heads, tokens, width / heads)."""
+        return self._values(x, self.split(self.query(x)))
 
     def mixed(self, x: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
-        """P_h X A_h W_V,h by head: (n, heads, tokens, width / heads).
+        """Return P_h X A_h W_V,h by head: (n, heads, tokens, width / heads).
 
         `offsets` (n or 1, heads, tokens, tokens) are added to the scores (attention_window.py); bounds are without them.
         """
-        y = self._queries(x)
+        y = self.split(self.query(x))
         squares = (y**2).sum(-1)
         # softmax ignores ||y_i||^2, which is the same along a row
         scores = (2 * y @ y.mT - squares[..., None, :]) / math.sqrt(y.shape[-1])
@@ -133,25 +133,19 @@ class L2Attention(nn.Module):
             scores = scores + offsets
         return scores.softmax(-1) @ self._values(x, y)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.output(self.mixed(x).transpose(1, 2).flatten(2))
-
-    def _queries(self, x: torch.Tensor) -> torch.Tensor:
-        return self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # n, heads, tokens, width / heads
-
     def _values(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """X A_h W_V,h, from y = X W_Q,h: (n, heads, tokens, width / heads)."""
+        """Return X A_h W_V,h from y = X W_Q,h, both (n, heads, tokens, width / heads)."""
         query, value, _ = self.head_weights()
         return y @ (query.mT @ value / math.sqrt(y.shape[-1]))
 
 
 @known(**HEADS)
 class ReleasedL2Attention(L2Attention):
-    """The same without A_h, values X W_V,h, as CertViT's released code has it: *not* Lipschitz.
+    """L2 attention without A_h, with values X W_V,h, as in CertViT's released code: *not* Lipschitz.
 
-    Along the null space of W_Q,h^T the tokens grow and the scores do not, so the scores' derivative meets values of any
-    size. Only to show what the published numbers ran; no certificate takes it.
+    Along the null space of W_Q,h^T the tokens grow and the scores do not, so the scores' derivative multiplies values of
+    any size. It shows what the published numbers ran; no certificate takes it.
     """
 
     def _values(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return self.value(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return self.split(self.value(x))

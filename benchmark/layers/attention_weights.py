@@ -1,6 +1,6 @@
-"""Which matrices of a model are the weights of its attention, by layer, role and head.
+"""The weights of a model's attention, by layer, role and head.
 
-Whatever looks at them (a penalty, a measure of singular values, a bound) reads these; nothing else slices a weight.
+Penalties, measures of singular values and bounds read them here; nothing else slices a weight.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.scaled_cosine import CenterNorm
 from benchmark.runtime.errors import BenchmarkError
 
-# timm's with a fused `qkv`, whose outputs are queries, keys and values; inside each, head after head
+# timm's layers with a fused `qkv`: its outputs are queries, keys and values, each head after head
 FUSED = (
     "timm.models.vision_transformer.Attention", "timm.layers.attention.Attention", "timm.models.xcit.XCA",
     "timm.models.swin_transformer.WindowAttention",
@@ -33,8 +33,8 @@ DEFINE = "define attention(model) in method.py, returning a list of benchmark.la
 class AttentionWeights:
     """One attention layer's matrices by head, acting on rows: head h has the queries x query[h].
 
-    They are functions of the model's parameters, so that gradients reach these. A role that the layer lacks is None: keys
-    of L2 attention share the queries' weight.
+    They are functions of the model's parameters, so gradients reach those. A role that the layer lacks is None: L2
+    attention has no key weight.
     """
 
     name: str
@@ -42,45 +42,43 @@ class AttentionWeights:
     key: torch.Tensor | None  # (heads, width, inner)
     value: torch.Tensor  # (heads, width, inner)
     output: torch.Tensor | None  # (heads, inner, width)
-    gamma: torch.Tensor | None = None  # (width,), the scale of the norm in front, whose product with W is what acts
+    gamma: torch.Tensor | None = None  # (width,), the scale of the norm in front, which multiplies W
 
     def role(self, role: str) -> torch.Tensor | None:
-        """The matrices of one of ROLES."""
+        """Return the matrices of one of ROLES."""
         return getattr(self, role)
 
 
 def attention_weights(model: nn.Module) -> list[AttentionWeights]:
-    """The attention layers of a model, in order, "attention 1" and so on: those of benchmark/layers, and timm's of FUSED.
+    """Return the attention layers of a model in order, named "attention 1" and so on: those of benchmark/layers and FUSED.
 
     Raises:
-        BenchmarkError: none is found, or one that is not known (others of timm cut their weights otherwise).
+        BenchmarkError: there is none, or one is of an unknown type (other layers of timm order their weights otherwise).
     """
-    found: list[AttentionWeights] = []
+    layers: list[AttentionWeights] = []
     for module, norm in _walk(model, None):
         parts = _parts(module)
         if parts is not None:
-            found.append(AttentionWeights(f"attention {len(found) + 1}", *parts, gamma=_gamma(norm, parts[0])))
+            layers.append(AttentionWeights(f"attention {len(layers) + 1}", *parts, gamma=_gamma(norm, parts[0])))
         elif is_attention(module):
             raise BenchmarkError(f"the attention layer {_kind(module)} is not known here; {DEFINE}")
-    if not found:
+    if not layers:
         raise BenchmarkError(f"{type(model).__name__} has no attention layer that is known here; {DEFINE}")
-    return found
+    return layers
 
 
 Parts = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]
 
 
 def _parts(module: nn.Module) -> Parts | None:
-    """Query, key, value and output of an attention layer; None for any other module."""
+    """Return query, key, value and output of an attention layer; None for any other module."""
     if isinstance(module, AttentionByHeads):
         return module.head_weights()
     if isinstance(module, L2Attention):
         query, value, output = module.head_weights()
         return query, None, value, output
-    return _fused(module) if _kind(module) in FUSED else None
-
-
-def _fused(module: nn.Module) -> Parts:
+    if _kind(module) not in FUSED:
+        return None
     heads, qkv, project = module.num_heads, module.qkv, module.proj
     assert isinstance(heads, int)
     assert isinstance(qkv, nn.Linear)
@@ -94,25 +92,27 @@ def _kind(module: nn.Module) -> str:
 
 
 def is_attention(module: nn.Module) -> bool:
-    """Whether a module is an attention layer, by its type or, of those not known here, by the heads that it counts."""
+    """Return whether a module is an attention layer: by its type, or because it has a number of heads."""
     counts = isinstance(getattr(module, "num_heads", None), int)
     return isinstance(module, nn.MultiheadAttention) or counts or _parts(module) is not None
 
 
 def _walk(module: nn.Module, norm: nn.Module | None) -> Iterator[tuple[nn.Module, nn.Module | None]]:
-    """Modules in order, each with the norm directly before it: in a plain sequence, as timm's `norm1` of a block, or before
-    what wraps it as its `content`.
+    """Yield modules in order, each with the norm directly before it.
+
+    The norm precedes the module in a plain sequence, is timm's `norm1` of its block, or precedes the layer whose `content`
+    it is.
     """
     yield module, norm
     before: nn.Module | None = None
     for name, child in module.named_children():
         first = getattr(module, "norm1", None) if _kind(module) in NORM_FIRST else None
-        pair = {"attn": first, "content": norm}.get(name, before)
-        yield from _walk(child, pair if isinstance(pair, nn.Module) else None)
+        in_front = {"attn": first, "content": norm}.get(name, before)
+        yield from _walk(child, in_front if isinstance(in_front, nn.Module) else None)
         before = child if type(module) is nn.Sequential else None
 
 
 def _gamma(norm: nn.Module | None, query: torch.Tensor) -> torch.Tensor | None:
-    """The norm's scale for each channel that the attention reads; None where it has none."""
+    """Return the norm's scale of each channel that the attention reads; None if it has none."""
     weight = norm.weight if isinstance(norm, nn.LayerNorm) else norm.gamma if isinstance(norm, CenterNorm) else None
     return weight if weight is not None and weight.shape == query.shape[1:2] else None

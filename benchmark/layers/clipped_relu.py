@@ -1,5 +1,6 @@
-"""The clipped ReLU with learned thresholds (Huang et al. 2021, section 4.3): flat on both sides, so that a unit can be dead
-on a whole ball at its top as well as at its bottom.
+"""The clipped ReLU with learned thresholds (Huang et al. 2021, section 4.3).
+
+It is flat on both sides, so a unit can be constant on a whole ball at its top as well as at its bottom.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from benchmark.layers.kinds import Argument, known, wholes
 
 @known(shape=Argument(wholes(1), lambda layer: layer.theta.shape), constant=1.0)
 class ClippedReLU(nn.Module):
-    """min(max(z, 0), theta), one threshold a unit: (n, *shape) to the same. 1-Lipschitz.
+    """min(max(z, 0), theta), with a threshold for each unit: (n, *shape) to the same. 1-Lipschitz.
 
-    Thresholds below 0 count as 0, where the unit is constant.
+    Thresholds below 0 count as 0: the unit is then constant.
 
     Args:
         shape: of one input, such as (channels, height, width); `theta` has this shape.
-        initial: where all thresholds start.
+        initial: value of all thresholds.
 
     Raises:
-        ValueError: `initial` is not positive and finite, or an input of another shape, which broadcasting would repeat.
+        ValueError: `initial` is not positive and finite, or the input has another shape, which would broadcast.
     """
 
     def __init__(self, shape: tuple[int, ...], *, initial: float = 1.0) -> None:

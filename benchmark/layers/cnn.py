@@ -1,4 +1,4 @@
-"""The plain CNNs of the literature on certified robustness: 4C3F, 6C2F and 8C2F, without biases."""
+"""Plain CNNs of the literature on certified robustness: 4C3F, 6C2F and 8C2F, without biases."""
 
 from __future__ import annotations
 
@@ -7,48 +7,40 @@ from torch import nn
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.specs.data import DataSpec
 
-# By name: (channels as a multiple of the first layer's, kernel, stride, padding) of each convolution, then how many dense
-# layers stand before the last. 8C2F's strided convolutions have no padding.
+# By name: (channels as a multiple of the first layer's, kernel, stride, padding) of each convolution, then the number of
+# dense layers before the last. 8C2F's strided convolutions have no padding.
 CNNS = {
     "4c3f": ([(1, 3, 1, 1), (1, 4, 2, 1), (2, 3, 1, 1), (2, 4, 2, 1)], 2),
     "6c2f": ([(1, 3, 1, 1), (1, 3, 1, 1), (1, 4, 2, 1), (2, 3, 1, 1), (2, 3, 1, 1), (2, 4, 2, 1)], 1),
     "8c2f": (
-        [
-            (1, 3, 1, 1),
-            (1, 3, 1, 1),
-            (1, 4, 2, 0),
-            (2, 3, 1, 1),
-            (2, 3, 1, 1),
-            (2, 4, 2, 0),
-            (4, 3, 1, 1),
-            (4, 4, 2, 0),
-        ],
+        [(1, 3, 1, 1), (1, 3, 1, 1), (1, 4, 2, 0), (2, 3, 1, 1), (2, 3, 1, 1), (2, 4, 2, 0), (4, 3, 1, 1), (4, 4, 2, 0)],
         1,
     ),
-}
+}  # fmt: skip
 ACTIVATIONS = ("relu", "clipped_relu")
 
 
 def convolutional_network(
     data: DataSpec, *, network: str, channels: int, hidden: int, activation: str = "relu", orthogonal: bool = False
 ) -> nn.Sequential:
-    """Convolutions and dense layers without biases: images (n, c, h, w) in [0, 1], as they are, to logits (n, classes).
+    """Build convolutions and dense layers without biases: images (n, c, h, w) in [0, 1] to logits (n, classes).
 
-    Taking 0.5 off the pixels first costs a GloRo network of this kind 16 points of its accuracy certified at 0.25 on digits.
+    Pixels are not normalised: subtracting 0.5 costs a GloRo network of this kind 16 points of its accuracy certified at
+    0.25 on digits.
 
     Args:
         network: "4c3f", "6c2f" or "8c2f".
         channels: of the first convolution; the others have one, two or four times as many.
         hidden: width of the dense layers before the last.
-        activation: "relu", or "clipped_relu", with a learned threshold a unit.
-        orthogonal: whether weights, kernels as (out, in * h * w) matrices, start orthogonal and not by torch's default.
+        activation: "relu", or "clipped_relu" with a learned threshold for each unit.
+        orthogonal: whether weights, with kernels as (out, in * h * w) matrices, start orthogonal; else PyTorch's default.
 
     Raises:
         ValueError: an unknown option, or images too small for the strides.
     """
-    for given, what, known in ((network, "network", tuple(CNNS)), (activation, "activation", ACTIVATIONS)):
-        if given not in known:
-            raise ValueError(f"{what} {given!r} is none of {', '.join(known)}")
+    for value, name, options in ((network, "network", tuple(CNNS)), (activation, "activation", ACTIVATIONS)):
+        if value not in options:
+            raise ValueError(f"{name} {value!r} is none of {', '.join(options)}")
     convolutions, dense = CNNS[network]
     depth, height, width = data.shape
     layers: list[nn.Module] = []
@@ -64,11 +56,11 @@ def convolutional_network(
     for _ in range(dense):
         layers += [nn.Linear(size, hidden, bias=False), _active(activation, (hidden,))]
         size = hidden
-    made = nn.Sequential(*layers, nn.Linear(size, data.classes, bias=False))
-    for layer in made if orthogonal else ():
+    model = nn.Sequential(*layers, nn.Linear(size, data.classes, bias=False))
+    for layer in model if orthogonal else ():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.orthogonal_(layer.weight)
-    return made
+    return model
 
 
 def _active(kind: str, shape: tuple[int, ...]) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Matrices with the norm of a 2-d convolution, or with one that is no smaller: whose singular values bound it."""
+"""Matrices whose spectral norm equals that of a 2-d convolution or bounds it from above."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError
 
-SIDE = 384  # of the matrix of a convolution, the smaller: up to it all eigenvalues are quick
-NUMBERS = 2**22  # of the basis that it is formed from, or of the matrix
+SIDE = 384  # largest smaller side of a convolution's matrix: up to it all eigenvalues are quick
+NUMBERS = 2**22  # entries of the matrix, or of the basis that it is formed from
 
 
 def convolution_matrix(layer: nn.Conv2d, weight: torch.Tensor, height: int, width: int) -> torch.Tensor | None:
-    """`layer` with this weight and no bias, on height x width images, as a matrix (inputs, outputs) that acts on rows;
-    None where both sides are above 384, or forming it takes more than 2^22 numbers.
+    """Return `layer` with this weight, without bias, on height x width images as a matrix (inputs, outputs) on rows.
 
-    Each entry is one of the kernel's, or 0, unless a circular kernel is larger than the image: nothing is rounded. On the
-    CPU, in the weight's type.
+    Return None if both sides are above 384 or it would take more than 2^22 numbers. Each entry is one of the kernel's or 0,
+    unless a circular kernel is larger than the image, so nothing is rounded. On the CPU, in the weight's type.
     """
     weight = weight.detach().cpu()
     inputs = layer.in_channels * height * width
@@ -30,13 +29,13 @@ def convolution_matrix(layer: nn.Conv2d, weight: torch.Tensor, height: int, widt
 
 
 def check_convolution(layer: nn.Conv2d) -> None:
-    """Raise a BenchmarkError where `convolution_upper` knows no bound."""
+    """Raise a BenchmarkError if `convolution_upper` has no bound for the layer."""
     if layer.dilation != (1, 1) or layer.padding_mode != "zeros":
         raise BenchmarkError("Conv2d with a dilation or a padding mode other than zeros has no norm in training")
 
 
 def convolution_upper(layer: nn.Conv2d, height: int, width: int) -> torch.Tensor:
-    """A bound of the norm of a zero-padded convolution of height x width images, before rounding: () float64."""
+    """Return an upper bound of a zero-padded convolution's norm on height x width images, before rounding: () float64."""
     weight = layer.weight.detach().double()
     if (matrix := convolution_matrix(layer, weight, height, width)) is not None:
         return torch.linalg.matrix_norm(matrix, ord=2).to(weight.device)
@@ -48,15 +47,15 @@ def convolution_upper(layer: nn.Conv2d, height: int, width: int) -> torch.Tensor
 def zero_padded_frequencies(
     kernel: torch.Tensor, height: int, width: int, stride: Sequence[int] = (1, 1)
 ) -> torch.Tensor:
-    """Complex matrices (rows, columns, out, channels), the largest of whose norms is no less than that of a zero-padded
-    convolution of height x width images, kernel (out, in, h, w), any padding.
+    """Return complex matrices (rows, columns, out, channels) whose largest norm bounds that of a zero-padded convolution.
 
-    With stride s, output a reads places s a + k. For k = s q + r these are, of the inputs whose place leaves r mod s,
-    number a + q: with the inputs parted by remainders, which only reorders them, it is a convolution of stride 1, s
-    times as many channels an axis and ceil(h / s) taps. The image, wherever padding puts it, lies in at most (height +
-    s - 2) // s + 1 numbers of each remainder. On a canvas longer by the taps less one a circular convolution wraps
-    nothing around, so that ours is it between an embedding and a crop, both of norm 1; and it has these blocks (Sedghi
-    et al. 2019).
+    Guarantee: it bounds the convolution of height x width images by kernel (out, in, h, w), for any padding.
+
+    With stride s, output a reads places s a + k. For k = s q + r that is entry a + q of the inputs whose place is r mod s.
+    Grouping the inputs by remainder only reorders them, and gives a convolution of stride 1 with s times as many channels
+    an axis and ceil(h / s) taps. Whatever the padding, the image covers at most (height + s - 2) // s + 1 entries of each
+    remainder. On a canvas longer by the taps minus one a circular convolution wraps nothing around. So ours is the circular
+    one between an embedding and a crop, both of norm 1, and the circular one has these blocks (Sedghi et al. 2019).
     """
     (tall, wide), (down, right) = kernel.shape[2:], stride
     high, broad = -(-tall // down), -(-wide // right)  # taps

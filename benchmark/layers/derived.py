@@ -1,4 +1,4 @@
-"""Weights derived from parameters, cached while a model is frozen: deriving one costs up to a millisecond."""
+"""Weights derived from parameters, and their cache for frozen models: deriving one costs up to a millisecond."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from torch import nn
 
 
 class DerivedWeight(nn.Module):
-    """A layer whose weight is derived from its parameters: at each use, or once, cached by `cache_weights`.
+    """A layer whose weight is derived from its parameters at each use, or once by `cache_weights`.
 
-    A cached weight is used only while the parameters and settings equal those that it was derived from. They are compared by
-    value, since a parameter can change in place without torch noticing.
+    A cached weight is used only while parameters and settings equal those from which it was derived. They are compared by
+    value, because PyTorch does not notice every change in place.
     """
 
     _cached: tuple[dict[str, Any], list[torch.Tensor], torch.Tensor] | None = None
 
     def derive(self) -> torch.Tensor:
+        """Compute the weight from the parameters."""
         raise NotImplementedError
 
     @property
     def derived(self) -> torch.Tensor:
         if self._cached is not None:
-            settings, made_of, weight = self._cached
-            if settings == self._settings() and all(map(_same, made_of, self.parameters(recurse=False))):
+            settings, parameters, weight = self._cached
+            if settings == self._settings() and all(map(_same, parameters, self.parameters(recurse=False))):
                 return weight
         return self.derive()
 
     def cache_weights(self) -> None:
-        made_of = [parameter.detach().clone() for parameter in self.parameters(recurse=False)]
-        self._cached = (self._settings(), made_of, self.derive().detach())
+        parameters = [parameter.detach().clone() for parameter in self.parameters(recurse=False)]
+        self._cached = (self._settings(), parameters, self.derive().detach())
 
     def _settings(self) -> dict[str, Any]:
-        """The numbers, beside the parameters, that a weight may depend on."""
+        """Return the numbers beside the parameters on which the weight may depend."""
         return {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
 
 
@@ -44,20 +45,20 @@ class DerivedLinear(DerivedWeight):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weight that acts: (out, in)."""
+        """Return the weight that acts: (out, in)."""
         return self.derived
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(x, self.weight, self.bias)
 
 
-def _same(kept: torch.Tensor, parameter: torch.Tensor) -> bool:
-    alike = (kept.dtype, kept.device, kept.shape) == (parameter.dtype, parameter.device, parameter.shape)
-    return alike and not parameter.requires_grad and torch.equal(kept, parameter)
+def _same(copy: torch.Tensor, parameter: torch.Tensor) -> bool:
+    alike = (copy.dtype, copy.device, copy.shape) == (parameter.dtype, parameter.device, parameter.shape)
+    return alike and not parameter.requires_grad and torch.equal(copy, parameter)
 
 
 def cache_weights(model: nn.Module) -> None:
-    """Derives the weights of all `DerivedWeight` layers once, for a model that will only be evaluated.
+    """Derive the weights of all `DerivedWeight` layers once, for a model that will only be evaluated.
 
     Raises:
         ValueError: a parameter of such a layer requires gradients.

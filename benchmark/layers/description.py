@@ -1,17 +1,17 @@
-"""A network as a description: a tree of plain JSON that names known layers and their arguments, and plain tensors.
+"""A network as a description: a tree of plain JSON that names declared layers and their arguments, and plain tensors.
 
-What is rebuilt from a description is made by this process's own constructors. So whoever judges a network can ask its owner
-for a description, and speak of what it has built itself: subclasses, hooks, replaced methods and cached weights of the
-owner's object do not come along. Whether that object computes the same is another question, which logits answer.
+Rebuilding uses this process's own constructors. An evaluator can therefore ask for a description of an untrusted network
+and certify the network that it rebuilds itself: subclasses, hooks, replaced methods and cached weights do not come along.
+Whether the original computes the same is another question, which a comparison of logits answers.
 
-A node of the tree is {"layer": name, "arguments": {...}}, with "parts", a list of nodes, where a layer contains others.
-Tensors are named as in the rebuilt network's `state_dict`. Nothing here reads files: bytes that a stranger wrote become a
-tree by `json.loads` and tensors by a format that holds numbers alone, such as safetensors, never by pickle.
+A node of the tree is {"layer": name, "arguments": {...}}, with "parts", a list of nodes, if the layer contains others.
+Tensors are named as in the rebuilt network's `state_dict`. Nothing here reads files. Untrusted bytes become a tree by
+`json.loads`, and tensors by a format that holds numbers alone, such as safetensors, never by pickle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from operator import attrgetter
 from typing import Any
@@ -44,35 +44,34 @@ Tree = dict[str, Any]
 
 
 def describe(model: nn.Module) -> tuple[Tree, dict[str, torch.Tensor]]:
-    """The description of a network of known layers, each by its exact type.
+    """Describe a network of declared layers, each by its exact type.
 
     Returns:
         The tree, and copies of all parameters and persistent buffers, contiguous float32, on the model's device.
 
     Raises:
-        BenchmarkError: a layer that is not known, an argument that is not what its constructor takes, a parameter that is
-            not a float32 tensor, that stands in two places, or that the layer's constructor does not make.
+        BenchmarkError: a layer is not declared; an argument is not what its constructor takes; or a parameter is not a
+            float32 tensor, occurs twice, or is not one that the layer's constructor makes.
     """
-    tensors: dict[str, torch.Tensor] = {}
-    tree = _Describer(tensors).node(model, "", 0)
-    return tree, tensors
+    describer = _Describer()
+    return describer.node(model, "", 0), describer.tensors
 
 
 def rebuild(tree: object, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """The network of a description that anybody may have written: in evaluation mode, frozen, its parameters copies.
+    """Rebuild the network of an untrusted description: in evaluation mode, frozen, with copies of the tensors.
 
-    Guarantee: it consists of known layers alone, made by their constructors; no code but theirs runs. On one machine it has
-    the logits of the network described, bit for bit, as long as that is such a network.
+    Guarantee: it consists of declared layers alone, made by their constructors; no other code runs. If the described
+    network is one too, both have bit-identical logits on one machine.
 
     Args:
-        tree: as `describe` gives it, or as it comes back from JSON.
-        tensors: by name; all on one device, where the network is built.
+        tree: from `describe`, directly or through JSON.
+        tensors: by name, all on one device, where the network is built.
 
     Raises:
-        BenchmarkError: the tree is no such tree, or an argument or tensor is unknown, missing, or not what it should be.
+        BenchmarkError: the tree is malformed, or an argument or tensor is unknown, missing or malformed.
     """
     _check_tree(tree)
-    with torch.device("meta"):  # no memory and no random numbers: only shapes
+    with torch.device("meta"):  # shapes alone, without memory and random numbers
         network = _built(tree, "")
     expected = network.state_dict()
     _check_tensors(tensors, expected)
@@ -82,10 +81,12 @@ def rebuild(tree: object, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
 
 
 class _Describer:
-    """Fills `tensors`, and remembers where each parameter was found."""
+    """Collects tensors, and remembers the name of each parameter's memory."""
 
-    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
-        self.tensors, self.found, self.layers = tensors, dict[int, str](), 0
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.names: dict[int, str] = {}
+        self.layers = 0
 
     def node(self, layer: nn.Module, path: str, depth: int) -> Tree:
         kind = BY_TYPE.get(type(layer))
@@ -99,55 +100,62 @@ class _Describer:
             raise BenchmarkError(
                 f"a network of more than {DEPTH} layers inside layers, or {LAYERS} in all, is not described"
             )
-        node: Tree = {"layer": kind.layer.__name__, "arguments": _read(kind, layer, path)}
+        place = _place(kind, path)
+        arguments = {
+            name: _got(layer, argument.read, f"{place}: its {name}", _plain)
+            for name, argument in kind.arguments.items()
+        }
         parts = _parts(kind, layer)
         with torch.device("meta"):
-            empty = _made(kind, node["arguments"], [nn.Identity()] * len(parts), path)
+            empty = _made(kind, arguments, [nn.Identity()] * len(parts), path)
         self._keep(layer, kind, empty, path)
+        node: Tree = {"layer": kind.layer.__name__, "arguments": arguments}
         if kind.parts:
             node["parts"] = [self.node(part, _join(path, name), depth + 1) for name, part in parts]
         return node
 
     def _keep(self, layer: nn.Module, kind: Kind, empty: nn.Module, path: str) -> None:
-        """Copies the layer's own tensors, those that `empty` has too."""
-        expected = empty.state_dict()
-        known = {*expected, *(name for name, _ in empty.named_buffers())}
+        """Copy the layer's own tensors, those that `empty` has too."""
+        place, expected = _place(kind, path), empty.state_dict()
         if kind.parts != "sequence":
             own = (*layer.named_parameters(remove_duplicate=False), *layer.named_buffers(remove_duplicate=False))
             names = {name for name, _ in own if not (kind.parts and name.startswith(f"{kind.parts}."))}
-            if names - known:
-                raise BenchmarkError(
-                    f"{_place(kind, path)} has a {min(names - known)}, which that layer knows nothing of"
-                )
+            if extra := names - {*expected, *(name for name, _ in empty.named_buffers())}:
+                raise BenchmarkError(f"{place} has a {min(extra)}, which that layer knows nothing of")
         for name in expected:
             full = _join(path, name)
-            tensor = _plain_tensor(_got(layer, name, f"{_place(kind, path)}: its {name}"), _place(kind, path), name)
-            if (twin := self.found.setdefault(tensor.data_ptr(), full)) != full:
+            tensor = _got(layer, attrgetter(name), f"{place}: its {name}")
+            if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout != torch.strided:
+                raise BenchmarkError(f"{place}: its {name} is a {type(tensor).__name__}, not a plain tensor")
+            if tensor.dtype != torch.float32:
                 raise BenchmarkError(
-                    f"{full} and {twin} share their memory; parameters of a described network are apart"
+                    f"{place}: its {name} is {tensor.dtype}; only float32 networks are described and certified"
                 )
-            self.tensors[full] = tensor.clone(memory_format=torch.contiguous_format)
+            if (twin := self.names.setdefault(tensor.data_ptr(), full)) != full:
+                raise BenchmarkError(
+                    f"{full} and {twin} share their memory; a described network's parameters are apart"
+                )
+            self.tensors[full] = tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _got(
+    layer: nn.Module, read: Callable[[Any], Any], what: str, convert: Callable[[Any], Any] = lambda value: value
+) -> Any:
+    try:
+        return convert(read(layer))
+    except Exception as error:  # an attribute that is gone, or of another type
+        raise BenchmarkError(f"{what} cannot be read: {said(error)}") from error
 
 
 def _parts(kind: Kind, layer: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layers inside a layer, by their names in the network that is rebuilt."""
+    """Return the layers inside a layer, by their names in the rebuilt network."""
     if kind.parts == "sequence":
         return [(str(index), part) for index, part in enumerate(layer._modules.values())]  # type: ignore[misc]
     return [(kind.parts, getattr(layer, kind.parts))] if kind.parts else []
 
 
-def _read(kind: Kind, layer: nn.Module, path: str) -> dict[str, Any]:
-    found = {}
-    for name, argument in kind.arguments.items():
-        try:
-            found[name] = _plain(argument.read(layer))
-        except Exception as error:  # an attribute that is gone, or of another type
-            raise BenchmarkError(f"{_place(kind, path)}: its {name} cannot be read: {said(error)}") from error
-    return found
-
-
 def _plain(value: Any) -> Any:
-    """A constructor's argument as JSON has it."""
+    """Return a constructor's argument as JSON holds it."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -161,25 +169,8 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} is not a plain number, word or list of them")
 
 
-def _plain_tensor(tensor: Any, place: str, name: str) -> torch.Tensor:
-    if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout != torch.strided:
-        raise BenchmarkError(f"{place}: its {name} is a {type(tensor).__name__}, not a plain tensor")
-    if tensor.dtype != torch.float32:
-        raise BenchmarkError(
-            f"{place}: its {name} is {tensor.dtype}; only float32 networks are described and certified"
-        )
-    return tensor.detach()
-
-
-def _got(layer: nn.Module, name: str, what: str) -> Any:
-    try:
-        return attrgetter(name)(layer)
-    except Exception as error:
-        raise BenchmarkError(f"{what} cannot be read: {said(error)}") from error
-
-
 def _check_tree(tree: object) -> None:
-    """Raise a BenchmarkError for what is not made of nodes, or of too many; without recursion, which a deep tree exhausts."""
+    """Raise a BenchmarkError for a malformed or too large tree. Not recursive: a deep tree would exhaust the stack."""
     left, count = [(tree, 0)], 0
     while left:
         node, depth = left.pop()
@@ -196,29 +187,26 @@ def _check_tree(tree: object) -> None:
         if kind is None:
             raise BenchmarkError(f"the description names an unknown layer {shown(node['layer'])}")
         if type(node["arguments"]) is not dict or set(node["arguments"]) != set(kind.arguments):
-            wanted = ", ".join(kind.arguments) or "none"
-            raise BenchmarkError(f"arguments of {kind.layer.__name__} should be {wanted}: {shown(node['arguments'])}")
+            names = ", ".join(kind.arguments) or "none"
+            raise BenchmarkError(f"arguments of {kind.layer.__name__} should be {names}: {shown(node['arguments'])}")
         parts = node.get("parts", [])
-        if (
-            type(parts) is not list
-            or ("parts" in node) != bool(kind.parts)
-            or (kind.parts == "body" and len(parts) != 1)
-        ):
+        right_count = kind.parts != "body" or (type(parts) is list and len(parts) == 1)
+        if type(parts) is not list or ("parts" in node) != bool(kind.parts) or not right_count:
             what = {"": "no parts", "body": "one part", "sequence": "a list of parts"}[kind.parts]
             raise BenchmarkError(f"a description of {kind.layer.__name__} should hold {what}")
         left += [(part, depth + 1) for part in parts]
 
 
 def _built(node: Any, path: str) -> nn.Module:
-    """The network of a checked tree."""
-    kind = BY_NAME[node["layer"]]
-    names = [kind.parts] if kind.parts == "body" else map(str, range(len(node.get("parts", ()))))
-    parts = [_built(part, _join(path, name)) for name, part in zip(names, node.get("parts", ()), strict=True)]
+    """Build the network of a checked tree."""
+    kind, nodes = BY_NAME[node["layer"]], node.get("parts", ())
+    names = ["body"] if kind.parts == "body" else map(str, range(len(nodes)))
+    parts = [_built(part, _join(path, name)) for name, part in zip(names, nodes, strict=True)]
     return _made(kind, node["arguments"], parts, path)
 
 
 def _made(kind: Kind, arguments: Mapping[str, Any], parts: list[Any], path: str) -> nn.Module:
-    """One layer by its constructor; a BenchmarkError for an argument that is not what it should be."""
+    """Make one layer by its constructor. Raise a BenchmarkError if an argument is not what it should be."""
     checked = {}
     for name, value in arguments.items():
         try:
@@ -232,19 +220,19 @@ def _made(kind: Kind, arguments: Mapping[str, Any], parts: list[Any], path: str)
 
 
 def _check_tensors(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
-    """Raise a BenchmarkError for a tensor that is missing, unknown, not plain, finite and of its shape, or elsewhere."""
+    """Raise a BenchmarkError unless all tensors are known, plain, finite, of their shape and on one device."""
     if lacking := [name for name in expected if name not in tensors]:
         raise BenchmarkError(f"the description lacks the tensor {lacking[0]}")
     if extra := [name for name in tensors if name not in expected]:
         raise BenchmarkError(f"the description has a tensor {shown(extra[0])}, which no layer of it knows")
-    for name, wanted in expected.items():
+    for name, made in expected.items():
         tensor = tensors[name]
         plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and not tensor.is_meta
         if not plain or tensor.dtype != torch.float32:
             raise BenchmarkError(f"the tensor {name} of the description should be a plain float32 tensor")
-        if tensor.shape != wanted.shape or not tensor.is_contiguous():
+        if tensor.shape != made.shape or not tensor.is_contiguous():
             raise BenchmarkError(
-                f"the tensor {name} of the description should be contiguous and of shape {tuple(wanted.shape)}, not "
+                f"the tensor {name} of the description should be contiguous and of shape {tuple(made.shape)}, not "
                 f"{tuple(tensor.shape)}"
             )
         if not bool(tensor.isfinite().all()):

@@ -1,4 +1,4 @@
-"""A model's encoder blocks: which modules they are, and the tokens that each gets at given images."""
+"""A model's encoder blocks, and the tokens that each receives at given images."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.runtime.errors import BenchmarkError
 
 Blocks = Sequence[tuple[str, nn.Module]]
-Calls = dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any]]]]  # what each was called with, by place and by name
+Calls = dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any]]]]  # positional and keyword arguments of each call
 KINDS = {Residual: "residual", WeightedResidual: "residual", ResidualAttention: "attention", SLLBlock: "SLL"}
 DEFINE = "define blocks(model) in method.py, returning a list of (name, module)"
 
 
 @dataclass(frozen=True)
 class BlockInput:
-    """What a block gets: `tokens` (n, tokens, width), and the other arguments of its call, such as a grid's sides."""
+    """A block's input `tokens` (n, tokens, width), and the other arguments of its call, such as a grid's sides."""
 
     name: str
     module: nn.Module
@@ -32,20 +32,20 @@ class BlockInput:
     named: dict[str, Any]
 
     def at(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The block's output (m, tokens, width) at any m inputs of this shape."""
+        """Return the block's output (m, tokens, width) at any m inputs of this shape."""
         return self.module(tokens, *self.rest, **self.named)
 
 
 def default_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the encoder blocks of a plain sequence, in order, numbered from 1; raise a BenchmarkError where there is none.
+    """Return the encoder blocks in order, numbered from 1. Raise a BenchmarkError if there is none.
 
-    Of nested `nn.Sequential`s these are the residual maps of tokens in benchmark/layers ("attention 2", "SLL 3",
-    "residual 4"), and of timm's vision transformers each of `blocks` ("block 1").
+    In nested `nn.Sequential`s these are the residual maps of tokens in benchmark/layers ("attention 2", "SLL 3",
+    "residual 4"), and in timm's vision transformers each of `blocks` ("block 1").
     """
-    found = [(f"{word} {number}", module) for number, (word, module) in enumerate(_walk(model), 1)]
-    if not found:
+    blocks = [(f"{word} {number}", module) for number, (word, module) in enumerate(_walk(model), 1)]
+    if not blocks:
         raise BenchmarkError(f"{type(model).__name__} has no encoder block that is known here; {DEFINE}")
-    return found
+    return blocks
 
 
 def _walk(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -61,12 +61,13 @@ def _walk(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def block_inputs(model: nn.Module, blocks: Blocks, images: torch.Tensor) -> list[BlockInput]:
-    """Return each block's input at `images` (n, c, h, w), by one pass. A plain `nn.Sequential` of modules that the model
-    calls one after another begins where its first module does.
+    """Return each block's input at `images` (n, c, h, w), by one pass.
+
+    A plain `nn.Sequential` of modules that the model calls one after another begins at its first module.
 
     Raises:
-        BenchmarkError: a block that is never called or called more than once in a pass, whose input is not (n, tokens,
-            width), which takes another tensor beside it, or changes its shape; the block is named.
+        BenchmarkError: a block is not called exactly once, its input is not (n, tokens, width), or it takes another tensor
+            beside it or changes its shape; the block is named.
     """
     calls: Calls = {}
     watched = {start for _, module in blocks for start in _starts(module)}
@@ -81,17 +82,16 @@ def block_inputs(model: nn.Module, blocks: Blocks, images: torch.Tensor) -> list
 
 
 def _starts(module: nn.Module) -> list[nn.Module]:
-    """Where a call of the block may be seen: itself, and the first module of a plain sequence."""
-    found = [module]
-    while type(found[-1]) is nn.Sequential and len(found[-1]):
-        found.append(found[-1][0])
-    return found
+    """Return the modules whose call shows the block's: itself, and the first module of a plain sequence."""
+    starts = [module]
+    while type(starts[-1]) is nn.Sequential and len(starts[-1]):
+        starts.append(starts[-1][0])
+    return starts
 
 
-def _note(calls: Calls, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    first = given[:1]
-    kept = tuple(one.detach().clone() if isinstance(one, torch.Tensor) else one for one in first)
-    calls.setdefault(module, []).append(((*kept, *given[1:]), named))
+def _note(calls: Calls, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    copies = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in arguments[:1]]
+    calls.setdefault(module, []).append(((*copies, *arguments[1:]), named))
 
 
 def _input(name: str, module: nn.Module, calls: Calls, n: int) -> BlockInput:
@@ -99,14 +99,14 @@ def _input(name: str, module: nn.Module, calls: Calls, n: int) -> BlockInput:
     if len(seen) != 1:
         how = f"called {len(seen)} times" if seen else "never called"
         raise BenchmarkError(f"block {name!r} is {how} when the model runs; each block must be called once")
-    given, named = seen[0]
-    tokens = given[0] if given else None
+    arguments, named = seen[0]
+    tokens = arguments[0] if arguments else None
     if not isinstance(tokens, torch.Tensor) or tokens.ndim != 3 or len(tokens) != n:
         what = f"{tuple(tokens.shape)}" if isinstance(tokens, torch.Tensor) else type(tokens).__name__
         raise BenchmarkError(f"block {name!r} gets {what} for {n} images, not tokens (images, tokens, width); {DEFINE}")
-    if any(isinstance(one, torch.Tensor) for one in (*given[1:], *named.values())):
+    if any(isinstance(value, torch.Tensor) for value in (*arguments[1:], *named.values())):
         raise BenchmarkError(f"block {name!r} takes another tensor beside its tokens; {DEFINE}")
-    block = BlockInput(name, module, tokens, given[1:], named)
+    block = BlockInput(name, module, tokens, arguments[1:], named)
     with torch.no_grad():
         out: object = block.at(tokens[:1])
     after = tuple(out.shape[1:]) if isinstance(out, torch.Tensor) else type(out).__name__

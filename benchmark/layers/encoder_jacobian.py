@@ -1,9 +1,9 @@
-"""How much each encoder block amplifies at given images, by its Jacobian (Wang and Ruan 2022).
+"""Amplification of encoder blocks at given images, by their Jacobians (Wang and Ruan 2022).
 
-Of a block F on tokens X with Jacobian I + J at X, J being that of the branch F(X) - X: sigma_max of the branch; the residual
-gain sigma_max(I + J); the logarithmic norm, the largest eigenvalue of (J + J^T) / 2; and the paper's (16),
-sqrt(||J||_1 ||J||_inf), at least sigma_max. These are diagnostics at the clean image, never certificates: nothing here holds
-for the images around it, and nothing is rounded outwards.
+A block F has Jacobian I + J at tokens X, where J is that of the branch F(X) - X. Quantities: sigma_max(J); the residual gain
+sigma_max(I + J); the logarithmic norm, the largest eigenvalue of (J + J^T) / 2; and the paper's norm bound (16),
+sqrt(||J||_1 ||J||_inf) >= sigma_max(J). These are diagnostics at the clean image, never certificates: they do not hold for
+the images around it and are not rounded outwards.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from benchmark.layers.encoder_blocks import BlockInput, Blocks, block_inputs
 from benchmark.runtime.errors import BenchmarkError, said
 
 QUANTITIES = ("sigma_max", "residual_gain", "log_norm", "norm_bound")
-ENCODER = ""  # beside the names of blocks
+ENCODER = ""  # the key of the whole encoder among the names of blocks
 DENSE = 1024  # entries (tokens x width) up to which a Jacobian is formed
-ROWS = {"cpu": 40_000, "cuda": 2**22}  # entries of copies of an image that go through a block at once
-BASIS = 2**28  # bytes of Lanczos vectors that are held at once
+ROWS = {"cpu": 40_000, "cuda": 2**22}  # entries of the copies of an image in one pass of a block
+BASIS = 2**28  # bytes of Lanczos vectors at once
 STEPS = 300  # products before Lanczos gives up
-TOLERANCE = 1e-5  # of the residual, against the largest Ritz value
-AGAIN = 2  # passes of Gram-Schmidt: one leaves vectors of float32 visibly oblique
-ADJOINT = 1e-2  # how far the two products may be from adjoint, relative; rounding is far below
+TOLERANCE = 1e-5  # of the residual, relative to the largest Ritz value
+AGAIN = 2  # passes of Gram-Schmidt: after one, float32 vectors are visibly not orthogonal
+ADJOINT = 1e-2  # relative deviation allowed between the two products; rounding is far below
 
 Product = Callable[[torch.Tensor], torch.Tensor]  # (n, m) to the same, map i on row i
-Values = tuple[str, dict[str, float]]  # of a block, by quantity
+Values = tuple[str, dict[str, float]]  # a block's name, and its values by quantity
 
 
 def largest_eigenvalue(product: Product, start: torch.Tensor) -> torch.Tensor:
-    """A measured lower bound of each map's largest eigenvalue, (n,) float64; NaN where it did not converge.
+    """Return a measured lower bound of each map's largest eigenvalue, (n,) float64; NaN if it did not converge.
 
     Lanczos with full reorthogonalisation. The largest Ritz value never exceeds the largest eigenvalue (up to rounding), and
-    some eigenvalue lies within the residual of it: it counts as converged where the residual is at most TOLERANCE of the
-    largest Ritz value in modulus. It is the *largest* eigenvalue unless the start has almost no part along its vector.
+    some eigenvalue lies within the residual of it. It has converged when the residual is at most TOLERANCE times the
+    largest |Ritz value|. It belongs to the *largest* eigenvalue unless the start is almost orthogonal to its eigenvector.
 
     Args:
         product: n symmetric maps on m entries, each on its own row.
-        start: (n, m), no row 0; random ones do.
+        start: (n, m), random, without rows of zeros.
     """
     n, m = start.shape
     steps = min(STEPS, m)
     basis = start.new_zeros(n, steps, m)
     diagonal, beside = np.zeros((n, steps)), np.zeros((n, steps))
-    found, open_ = np.full(n, math.nan), np.ones(n, dtype=bool)
+    largest, running = np.full(n, math.nan), np.ones(n, dtype=bool)
     vector = start / start.norm(dim=1, keepdim=True)
     for k in range(steps):
         basis[:, k] = vector
@@ -63,20 +63,20 @@ def largest_eigenvalue(product: Product, start: torch.Tensor) -> torch.Tensor:
             image = image - ((basis[:, : k + 1] @ image[:, :, None]).mT @ basis[:, : k + 1])[:, 0]
         length = image.norm(dim=1, keepdim=True)
         beside[:, k] = length[:, 0].double().cpu().numpy()
-        for i in np.flatnonzero(open_):
+        for i in np.flatnonzero(running):
             value, residual, scale = _ritz(diagonal[i, : k + 1], beside[i, : k + 1])
             if not math.isfinite(value):
-                open_[i] = False
+                running[i] = False
             elif residual <= TOLERANCE * scale:
-                found[i], open_[i] = value, False
-        if not open_.any():
+                largest[i], running[i] = value, False
+        if not running.any():
             break
         vector = torch.where(length > 0, image / length, 0.0)
-    return torch.from_numpy(found)
+    return torch.from_numpy(largest)
 
 
 def _ritz(diagonal: np.ndarray, beside: np.ndarray) -> tuple[float, float, float]:
-    """The largest Ritz value, its residual, and the largest in modulus, after as many steps as `diagonal` is long."""
+    """Return the largest Ritz value, its residual and the largest |Ritz value| after `len(diagonal)` steps."""
     if not (np.isfinite(diagonal).all() and np.isfinite(beside).all()):
         return math.nan, math.nan, math.nan
     values, vectors = eigh_tridiagonal(diagonal, beside[:-1])
@@ -85,23 +85,24 @@ def _ritz(diagonal: np.ndarray, beside: np.ndarray) -> tuple[float, float, float
 
 @dataclass(frozen=True)
 class BlockAmplification:
-    """One block at n images."""
+    """The amplification of one block at n images."""
 
     name: str
     entries: int  # tokens x width
-    exact: bool  # False where, by Lanczos, all but the norm bound are measured lower bounds
-    values: dict[str, torch.Tensor]  # by quantity (n,) float64; NaN where it is not known
+    exact: bool  # False for Lanczos: then all but the norm bound are measured lower bounds
+    values: dict[str, torch.Tensor]  # by quantity, (n,) float64; NaN if unknown
 
 
 @dataclass(frozen=True)
 class Amplification:
-    """All blocks in order, and the whole encoder: (n,) float64 by name, of which norm <= product of gains <= exp(sum of
-    sigma_max), which is (15).
+    """All blocks in order, and the whole encoder by name, (n,) float64.
+
+    For the encoder, norm <= product of gains <= exp(sum of sigma_max), which is the paper's (15).
     """
 
     blocks: tuple[BlockAmplification, ...]
     encoder: dict[str, torch.Tensor] | None
-    why_not: str  # there is no encoder
+    why_not: str  # why `encoder` is None
 
 
 def amplification(
@@ -115,27 +116,27 @@ def amplification(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Amplification:
-    """Measure each block's Jacobian at each image; with `encoder`, the product of the blocks' Jacobians too, where each
-    block's output is the next one's input and all are formed.
+    """Measure each block's Jacobian at each image.
 
-    Blocks of at most 1,024 entries have their Jacobian formed, in the model's precision, whose rounding is some 1e-7 of the
-    identity. Beyond, the first three quantities come from Lanczos, and the norm bound from rows, which are not kept.
+    With `encoder`, measure the product of the Jacobians too, if each block's output is the next one's input and all are
+    formed. Jacobians of at most 1,024 entries are formed, in the model's precision, whose rounding is about 1e-7 of the
+    identity. For larger ones the first three quantities come from Lanczos, and the norm bound from rows that are not kept.
 
     Args:
-        model: in evaluation mode; `blocks` are its own, each called once a pass.
+        model: in evaluation mode; it calls each of `blocks` once in a pass.
         images: (n, c, h, w) in [0, 1].
         quantities: of QUANTITIES.
-        batch_size: images a pass of the model.
-        seed: draws where Lanczos starts.
-        progress: told how many (image, block) pairs are done, of how many.
+        batch_size: images in a pass of the model.
+        seed: of the start of Lanczos.
+        progress: called with the number of (image, block) pairs that are done, and of all.
 
     Raises:
-        BenchmarkError: no image, or a block that is not called once, changes its input's shape, or has no derivative, by
-            its name.
+        BenchmarkError: there is no image, or a named block is not called once, changes its input's shape, or has no
+            derivative.
     """
     if not len(images):
         raise BenchmarkError("no image to take a block's Jacobian at")
-    wanted = [q for q in QUANTITIES if q in quantities or (encoder and q in ("sigma_max", "residual_gain"))]
+    needed = [q for q in QUANTITIES if q in quantities or (encoder and q in ("sigma_max", "residual_gain"))]
     why_not, done = "" if encoder else "not asked for", 0
     entries: dict[str, int] = {}
     values: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -144,9 +145,9 @@ def amplification(
         entries = {block.name: block.tokens[0].numel() for block in inputs}
         why_not = why_not or _no_chain(inputs)
         formed = [block for block in inputs if entries[block.name] <= DENSE]
-        larger = [_matrix_free(block, wanted, seed) for block in inputs if entries[block.name] > DENSE]
-        for name, found in chain(_formed(formed, wanted, not why_not), *larger):
-            for quantity, value in found.items():
+        larger = [_matrix_free(block, needed, seed) for block in inputs if entries[block.name] > DENSE]
+        for name, by_quantity in chain(_formed(formed, needed, not why_not), *larger):
+            for quantity, value in by_quantity.items():
                 values[name, quantity].append(value)
             done += name != ENCODER
             progress(done, len(images) * len(blocks))
@@ -154,12 +155,12 @@ def amplification(
     def of(name: str, quantity: str) -> torch.Tensor:
         return torch.tensor(values[name, quantity], dtype=torch.float64)
 
-    found_blocks = tuple(
+    measured = tuple(
         BlockAmplification(name, count, count <= DENSE, {q: of(name, q) for q in quantities})
         for name, count in entries.items()
     )
     if why_not:
-        return Amplification(found_blocks, None, why_not)
+        return Amplification(measured, None, why_not)
     gains = torch.stack([of(name, "residual_gain") for name in entries])
     branches = torch.stack([of(name, "sigma_max") for name in entries])
     whole = {
@@ -167,11 +168,11 @@ def amplification(
         "product of residual gains": gains.prod(0),
         "exp of sum of sigma_max": branches.sum(0).exp(),
     }
-    return Amplification(found_blocks, whole, "")
+    return Amplification(measured, whole, "")
 
 
 def _no_chain(inputs: list[BlockInput]) -> str:
-    """Return why the encoder's Jacobian is not the product of the blocks'; "" where it is."""
+    """Return why the encoder's Jacobian is not the product of the blocks'; "" if it is."""
     for block in inputs:
         if (entries := block.tokens[0].numel()) > DENSE:
             return (
@@ -180,18 +181,18 @@ def _no_chain(inputs: list[BlockInput]) -> str:
     for block, after in pairwise(inputs):
         with torch.no_grad():
             out = block.at(block.tokens)
-        told = f"the output of block {block.name!r} is not the input of block {after.name!r}"
+        broken = f"the output of block {block.name!r} is not the input of block {after.name!r}"
         if out.shape != after.tokens.shape:
-            return told
-        known = torch.isfinite(out).flatten(1).all(1)  # the others' norm is not known
-        out, expected = out[known], after.tokens[known]
+            return broken
+        finite = torch.isfinite(out).flatten(1).all(1)  # the norm of the others is unknown
+        out, expected = out[finite], after.tokens[finite]
         if len(out) and not torch.allclose(out, expected, rtol=1e-4, atol=1e-5 * float(out.abs().max())):
-            return told
+            return broken
     return ""
 
 
 def _formed(blocks: list[BlockInput], quantities: Sequence[str], chained: bool) -> Iterator[Values]:
-    """Blocks whose Jacobian is formed, image by image, and the encoder where they are one chain."""
+    """Yield blocks with formed Jacobians, image by image, and the encoder if they are one chain."""
     for image in range(len(blocks[0].tokens) if blocks else 0):
         product: np.ndarray | None = None
         for block in blocks:
@@ -205,14 +206,18 @@ def _formed(blocks: list[BlockInput], quantities: Sequence[str], chained: bool) 
 
 
 def _rows(block: BlockInput, tokens: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """(first row, rows (r, entries)) of the Jacobian of the whole block at one image's tokens (tokens, width), in order.
+    """Yield (first row, rows (r, entries)) of the whole block's Jacobian at one image's tokens (tokens, width), in order.
 
-    A copy of the image a row: every module can do that, and it was faster than `is_grads_batched` (measurements/README.md).
+    A row takes a copy of the image: every module supports that, and it was faster than `is_grads_batched`
+    (measurements/README.md).
     """
     entries = tokens.numel()
     passes = math.ceil(entries / max(1, ROWS.get(tokens.device.type, ROWS["cpu"]) // entries))
     count = math.ceil(entries / passes)
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # faster backward than the fused ones' at few tokens
+    with (
+        torch.enable_grad(),
+        sdpa_kernel(SDPBackend.MATH),
+    ):  # its backward is faster than the fused kernels' at few tokens
         copies = tokens.expand(count, *tokens.shape).clone().requires_grad_(True)
         out = block.at(copies)
         if not out.requires_grad:
@@ -228,7 +233,7 @@ def _rows(block: BlockInput, tokens: torch.Tensor) -> Iterator[tuple[int, torch.
 
 
 def _dense(jacobian: np.ndarray, quantity: str) -> float:
-    """One quantity of a block's whole Jacobian I + J (m, m); NaN where that is not finite."""
+    """Return one quantity from a block's whole Jacobian I + J (m, m); NaN if that is not finite."""
     matrix = jacobian if quantity == "residual_gain" else jacobian - np.eye(len(jacobian), dtype=jacobian.dtype)
     size = float(np.abs(matrix).max())
     if size == 0 or not math.isfinite(size):
@@ -247,33 +252,34 @@ def _dense(jacobian: np.ndarray, quantity: str) -> float:
 def _largest(symmetric: np.ndarray) -> float:
     last = len(symmetric) - 1
     try:
-        found = eigh(symmetric, eigvals_only=True, subset_by_index=[last, last], driver="evr", check_finite=False)
-    except LinAlgError:  # where the eigenvalues lie together in float32, as of almost the identity
-        found = np.linalg.eigvalsh(symmetric.astype(np.float64))[-1:]
-    return float(found[0])
+        values = eigh(symmetric, eigvals_only=True, subset_by_index=[last, last], driver="evr", check_finite=False)
+    except LinAlgError:  # eigenvalues too close in float32, as of nearly the identity
+        values = np.linalg.eigvalsh(symmetric.astype(np.float64))
+    return float(values[-1])
 
 
 def _matrix_free(block: BlockInput, quantities: Sequence[str], seed: int) -> Iterator[Values]:
-    """A block whose Jacobian is not formed: batches of images whose Lanczos vectors fit."""
+    """Yield a block without forming its Jacobian, in batches of images whose Lanczos vectors fit."""
     at_once = max(1, BASIS // (block.tokens.element_size() * block.tokens[0].numel() * STEPS))
     for tokens in block.tokens.split(at_once):
-        found = {q: _by_products(block, tokens, q, seed) for q in quantities if q != "norm_bound"}
+        by_quantity = {q: _by_products(block, tokens, q, seed) for q in quantities if q != "norm_bound"}
         if "norm_bound" in quantities:
-            found["norm_bound"] = torch.tensor([_streamed_bound(block, one) for one in tokens], dtype=torch.float64)
+            bounds = [_streamed_bound(block, of_image) for of_image in tokens]
+            by_quantity["norm_bound"] = torch.tensor(bounds, dtype=torch.float64)
         for image in range(len(tokens)):
-            yield block.name, {quantity: float(values[image]) for quantity, values in found.items()}
+            yield block.name, {quantity: float(values[image]) for quantity, values in by_quantity.items()}
 
 
 def _by_products(block: BlockInput, tokens: torch.Tensor, quantity: str, seed: int) -> torch.Tensor:
-    """One of the first three quantities at each image (n,), a measured lower bound; NaN where Lanczos does not converge."""
+    """Return one of the first three quantities at each image (n,), a measured lower bound; NaN without convergence."""
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(1, tokens[0].numel(), generator=generator).to(tokens).expand(len(tokens), -1)
-    found = largest_eigenvalue(partial(Linearised(block, tokens).symmetric, quantity), start)
-    return found if quantity == "log_norm" else found.clamp(min=0).sqrt()
+    largest = largest_eigenvalue(partial(Linearised(block, tokens).symmetric, quantity), start)
+    return largest if quantity == "log_norm" else largest.clamp(min=0).sqrt()
 
 
 def _streamed_bound(block: BlockInput, tokens: torch.Tensor) -> float:
-    """sqrt(||J||_1 ||J||_inf) of the branch at one image, without holding J."""
+    """Return sqrt(||J||_1 ||J||_inf) of the branch at one image without storing J."""
     columns, largest_row = torch.zeros(tokens.numel(), dtype=torch.float64, device=tokens.device), 0.0
     for first, rows in _rows(block, tokens):
         branch = rows.double()
@@ -281,14 +287,17 @@ def _streamed_bound(block: BlockInput, tokens: torch.Tensor) -> float:
         columns += branch.abs().sum(0)
         row = float(branch.abs().sum(1).max())
         largest_row = row if not row <= largest_row else largest_row  # keeps NaN
-    found = math.sqrt(float(columns.max()) * largest_row)
-    return found if math.isfinite(found) else math.nan
+    bound = math.sqrt(float(columns.max()) * largest_row)
+    return bound if math.isfinite(bound) else math.nan
 
 
 class Linearised:
-    """The Jacobian I + J of a block at tokens (n, tokens, width), as n linear maps on (n, entries). J v is the derivative of
-    the vjp, which is linear in its cotangent: so no rule of forward mode is needed. A BenchmarkError is raised where the
-    block cannot be differentiated once, or not twice.
+    """The Jacobian I + J of a block at tokens (n, tokens, width), as n linear maps on (n, entries).
+
+    J v is the derivative of the vjp, which is linear in its cotangent, so no forward-mode rule is needed.
+
+    Raises:
+        BenchmarkError: the block cannot be differentiated twice.
     """
 
     def __init__(self, block: BlockInput, tokens: torch.Tensor) -> None:
@@ -308,32 +317,29 @@ class Linearised:
             raise BenchmarkError(f"block {block.name!r} cannot be differentiated twice: {said(error)}") from error
 
     def _check_adjoint(self) -> None:
-        """Where there is no second derivative torch may give zeros and say nothing: <u, A A^T u> is not |A^T u|^2 then."""
-        generator = torch.Generator().manual_seed(0)
-        u = torch.randn(self.out.shape, generator=generator).to(self.out).flatten(1)
+        """Raise if <u, A A^T u> differs from |A^T u|^2: without a second derivative PyTorch may silently return zeros."""
+        u = torch.randn(self.out.shape, generator=torch.Generator().manual_seed(0)).to(self.out).flatten(1)
         pulled = self.vjp(u)
         square, other = pulled.double().square().sum(1), (u.double() * self.jvp(pulled).double()).sum(1)
-        if ((square - other).abs() > ADJOINT * square).any():  # False where they are not finite, which Lanczos sees
+        if ((square - other).abs() > ADJOINT * square).any():  # False for NaN, which Lanczos detects
             raise BenchmarkError(
                 f"block {self.name!r} cannot be differentiated twice: its second derivative is not its own"
             )
 
     def jvp(self, v: torch.Tensor) -> torch.Tensor:
-        """(I + J) v."""
-        (found,) = torch.autograd.grad(
-            self.pulled, self.cotangent, v.view_as(self.pulled), retain_graph=True, materialize_grads=True
-        )
-        return found.flatten(1)
+        """Return (I + J) v."""
+        return self._gradient(self.pulled, self.cotangent, v)
 
     def vjp(self, u: torch.Tensor) -> torch.Tensor:
-        """(I + J)^T u."""
-        (found,) = torch.autograd.grad(
-            self.out, self.tokens, u.view_as(self.out), retain_graph=True, materialize_grads=True
-        )
-        return found.flatten(1)
+        """Return (I + J)^T u."""
+        return self._gradient(self.out, self.tokens, u)
+
+    def _gradient(self, out: torch.Tensor, by: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        (gradient,) = torch.autograd.grad(out, by, v.view_as(out), retain_graph=True, materialize_grads=True)
+        return gradient.flatten(1)
 
     def symmetric(self, quantity: str, v: torch.Tensor) -> torch.Tensor:
-        """The symmetric map whose largest eigenvalue is the quantity (`log_norm`), or its square."""
+        """Apply the symmetric map whose largest eigenvalue is the quantity (`log_norm`) or its square."""
         if quantity == "log_norm":
             return (self.jvp(v) + self.vjp(v)) / 2 - v
         if quantity == "residual_gain":

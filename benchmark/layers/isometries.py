@@ -1,8 +1,8 @@
 """Layers that keep lengths: tokens shifted over their grid, and the absolute value.
 
-Between orthogonal maps they make a 1-Lipschitz convolutional network: a shift of some channels by one place and a map of
-channels is a convolution of 3x3 (Wu et al. 2018, shift), and the absolute value of half of the channels is, but for a
-rotation, the sorting of pairs (Anil et al. 2019, GroupSort).
+With orthogonal maps between them they make a 1-Lipschitz convolutional network. A shift of some channels by one place and a
+map of channels is a 3x3 convolution (Wu et al. 2018, shift). Up to a rotation, the absolute value of half of the channels is
+the sorting of pairs (Anil et al. 2019, GroupSort).
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from benchmark.layers.kinds import known, whole
 
 @known(side=whole(1, 1024), moved=whole(1))
 class ShiftTokens(nn.Module):
-    """Rolls channels over a side x side grid of tokens, `moved` of them one place down, as many up, right and left; the rest
-    stay: (n, side^2, width) to the same. An isometry (it only reorders). What leaves the grid comes in at the other edge.
+    """Roll channels over a side x side grid of tokens: (n, side^2, width) to the same. An isometry (it only reorders).
+
+    `moved` channels move one place down, as many up, right and left, and the rest stay. A channel that leaves the grid
+    comes in at the opposite edge.
 
     Raises:
-        ValueError: fewer than one place or channel, or an input of other tokens or of fewer than 4 `moved` channels.
+        ValueError: `side` or `moved` is below 1, or the input has other tokens or fewer than 4 `moved` channels.
     """
 
     def __init__(self, side: int, moved: int) -> None:
@@ -40,10 +42,10 @@ class ShiftTokens(nn.Module):
 
 @known(folded=whole(1))
 class Absolute(nn.Module):
-    """The absolute value of the first `folded` channels: (..., width) to the same. 1-Lipschitz, and keeps all lengths.
+    """The absolute value of the first `folded` channels: (..., width) to the same. 1-Lipschitz; it keeps all lengths.
 
     Raises:
-        ValueError: fewer than one channel, or an input of fewer.
+        ValueError: `folded` is below 1 or exceeds the input's channels.
     """
 
     def __init__(self, folded: int) -> None:

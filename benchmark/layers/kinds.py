@@ -1,9 +1,10 @@
-"""What is known of a layer, declared beside it by `known`: its constructor's arguments, as a description of a network has
-them, and its global Lipschitz constant, as training counts it. certificates/bounds has its proven bounds.
+"""The declaration of a layer by `known`: its constructor's arguments and its global Lipschitz constant in training.
 
-Arguments are read from attributes that the constructor sets, or from shapes of parameters. Those that only say where
-parameters start are left out, since the parameters come with the description. A check returns the argument as the
-constructor takes it, or raises a ValueError that says what it should be: somebody else may have written the description.
+Descriptions of networks (description.py) hold the arguments. certificates/bounds has the proven bounds.
+
+Arguments are read from attributes that the constructor sets, or from shapes of parameters. Those that only set initial
+parameters are left out, because the description holds the parameters. A check returns the argument as the constructor takes
+it, or raises a ValueError that says what it should be: descriptions are untrusted.
 """
 
 from __future__ import annotations
@@ -26,24 +27,26 @@ Check = Callable[[Any], Any]
 Layer = TypeVar("Layer", bound=type[nn.Module])
 
 LARGEST_SIZE = 2**20
-LARGEST_NUMBER = 2.0**127  # what float32 holds, about
-LONGEST = 64  # of a list
-# The largest |slope| of GELU by `approximate`, rounded up; the first is Phi(2^.5) + 2^.5 phi(2^.5).
+LARGEST_NUMBER = 2.0**127  # about the largest float32
+LONGEST = 64  # entries of a list
+# The largest |slope| of GELU by `approximate`, rounded up. The first is Phi(2^.5) + 2^.5 phi(2^.5).
 GELU_SLOPE = {"none": 1.1289042, "tanh": 1.1289931}
 
 
 @dataclass(frozen=True)
 class Argument:
+    """An argument of a layer's constructor: its check, and how to read it from a layer."""
+
     check: Check
-    read: Callable[[Any], Any]  # from a layer
+    read: Callable[[Any], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """A linear map, or several alike, read from its layer's weights at each use.
+    """One or several linear maps of equal shape, read from the layer's weights at each use.
 
-    `run` takes vectors of `shape` (maps, *inputs), float32, to their images (maps, *outputs), without a bias; `upper`
-    gives bounds of the norms, (maps,) float64.
+    `run` maps vectors of `shape` (maps, *inputs), float32, to (maps, *outputs), without a bias. `upper` returns upper
+    bounds of the norms, (maps,) float64.
     """
 
     run: Callable[[Tensor], Tensor]
@@ -53,7 +56,7 @@ class LinearMap:
 
 @dataclass(frozen=True)
 class Constant:
-    """A layer's Lipschitz constant: `of` makes it, (), from the norms of `maps`, each (maps,), in order."""
+    """A layer's Lipschitz constant: `of` computes it, (), from the norms of `maps` in order, (maps,) each."""
 
     maps: tuple[LinearMap, ...]
     of: Callable[[Sequence[Tensor]], Tensor]
@@ -61,11 +64,11 @@ class Constant:
 
 @dataclass(frozen=True)
 class Kind:
-    """A layer that may be described.
+    """The declaration of one layer.
 
-    `parts` is what it contains that is described as layers of their own: "" for nothing, "body" for one layer that its
-    constructor takes first, "sequence" for any number. `constant` is a number, or what gives it for a layer and x, an
-    input (1, *shape) whose shape alone counts; None where training has none.
+    `parts` says which layers it contains: "" for none, "body" for one that is the constructor's first argument, "sequence"
+    for any number. `constant` is the Lipschitz constant, or a function of the layer and an input (1, *shape) whose shape
+    alone counts; None if training has none.
     """
 
     layer: type[nn.Module]
@@ -85,10 +88,10 @@ def known(
     constant: float | Callable[[Any, Tensor], float | Constant] | None = None,
     **arguments: Check | Argument,
 ) -> Callable[[Layer], Layer]:
-    """Decorate a layer's class to make it a `Kind`. A bare check is of the attribute of the argument's name."""
+    """Decorate a layer's class to declare it. A bare check is of the attribute with the argument's name."""
     full = {
-        name: given if isinstance(given, Argument) else Argument(given, attrgetter(name))
-        for name, given in arguments.items()
+        name: argument if isinstance(argument, Argument) else Argument(argument, attrgetter(name))
+        for name, argument in arguments.items()
     }
 
     def register(layer: Layer) -> Layer:
@@ -101,6 +104,8 @@ def known(
 
 
 def whole(least: int, most: int = LARGEST_SIZE) -> Check:
+    """Check a whole number from `least` to `most`."""
+
     def check(value: Any) -> int:
         if type(value) is not int or not least <= value <= most:
             raise ValueError(f"should be a whole number from {least} to {most}")
@@ -110,18 +115,19 @@ def whole(least: int, most: int = LARGEST_SIZE) -> Check:
 
 
 def wholes(least: int, most: int = LARGEST_SIZE, *, many: int | None = None) -> Check:
-    """A list of `many` whole numbers, of 1 to LONGEST where that is None."""
-    one = whole(least, most)
+    """Check a list of `many` whole numbers; of 1 to LONGEST if `many` is None."""
+    entry = whole(least, most)
 
     def check(value: Any) -> tuple[int, ...]:
         if type(value) is not list or not 1 <= len(value) <= LONGEST or (many and len(value) != many):
             raise ValueError(f"should be a list of {many or f'1 to {LONGEST}'} whole numbers")
-        return tuple(one(part) for part in value)
+        return tuple(entry(part) for part in value)
 
     return check
 
 
 def number(value: Any) -> float:
+    """Check a finite number that float32 holds."""
     if type(value) not in (int, float) or not abs(value) <= LARGEST_NUMBER:  # a NaN too
         raise ValueError("should be a finite number that float32 holds")
     return value
@@ -149,12 +155,12 @@ def one_of(*options: str) -> Check:
 
 
 def side(parameter: str, axis: int) -> Argument:
-    """A size that is the length of a parameter's axis."""
+    """Declare a size that is the length of a parameter's axis."""
     return Argument(whole(1), lambda layer: attrgetter(parameter)(layer).shape[axis])
 
 
 def at_least(least: float, attribute: str) -> Argument:
-    """A number that the layer rounds to float32, which may end below the least that its constructor takes."""
+    """Declare a number that the layer rounds to float32, which may fall below the least that its constructor takes."""
     return Argument(positive, lambda layer: max(attrgetter(attribute)(layer), least))
 
 
@@ -163,24 +169,24 @@ PAIR = wholes(1, 1024, many=2)
 
 
 def shown(value: Any) -> str:
-    """A value that somebody else wrote, in a few characters and without line breaks."""
+    """Return an untrusted value in a few characters, without line breaks."""
     if type(value) is int and value.bit_length() > 100:
-        return "of more than 30 digits"  # Python refuses to write thousands of them
+        return "of more than 30 digits"  # Python refuses to print thousands of digits
     return " ".join(reprlib.repr(value).split())[:60]
 
 
 def layer_constants(layers: Iterable[nn.Module], x: Tensor) -> list[Constant]:
-    """The constants of layers in order, the first given inputs of the shape of x (1, *shape).
+    """Return the constants of layers in order; the first layer gets inputs of the shape of x (1, *shape).
 
     Raises:
-        BenchmarkError: a layer, by its exact type, has none.
+        BenchmarkError: the exact type of a layer has no constant.
     """
-    found = []
+    constants = []
     with torch.no_grad():
         for layer in layers:
-            found.append(_constant(layer, x))
+            constants.append(_constant(layer, x))
             x = layer(x.clone())  # an activation may work in place
-    return found
+    return constants
 
 
 def _constant(layer: nn.Module, x: Tensor) -> Constant:
@@ -203,7 +209,7 @@ DOT_PRODUCTS = (
 
 
 def matrices(read: Callable[[], Tensor]) -> LinearMap:
-    """v -> v M, for matrices M (maps, rows, columns) that are read at each use."""
+    """Return the maps v -> v M for matrices M (maps, rows, columns) that are read at each use."""
     return LinearMap(
         lambda v: (v[:, None] @ read().float())[:, 0],
         tuple(read().shape[:2]),
@@ -212,33 +218,33 @@ def matrices(read: Callable[[], Tensor]) -> LinearMap:
 
 
 def linear_constant(layer: Any, x: Tensor) -> Constant:
-    """The norm of a layer's `weight` (outputs, inputs), which acts on each token."""
+    """Return the norm of a layer's `weight` (outputs, inputs), which acts on each token."""
     return Constant((matrices(lambda: layer.weight.mT[None]),), lambda norms: norms[0][0])
 
 
 def _convolution_constant(layer: nn.Conv2d, x: Tensor) -> Constant:
     check_convolution(layer)
     height, width = x.shape[2:]
-    found = LinearMap(
+    convolution = LinearMap(
         lambda v: layer._conv_forward(v, layer.weight.float(), None),
         tuple(x.shape),
         lambda: convolution_upper(layer, height, width)[None],
     )
-    return Constant((found,), lambda norms: norms[0][0])
+    return Constant((convolution,), lambda norms: norms[0][0])
 
 
 def _sequence_constant(layer: nn.Sequential, x: Tensor) -> Constant:
     parts = layer_constants(layer, x)
 
     def constant(norms: Sequence[Tensor]) -> Tensor:
-        given = iter(norms)
-        return product([part.of(list(islice(given, len(part.maps)))) for part in parts])
+        left = iter(norms)
+        return product([part.of(list(islice(left, len(part.maps)))) for part in parts])
 
-    return Constant(tuple(found for part in parts for found in part.maps), constant)
+    return Constant(tuple(linear_map for part in parts for linear_map in part.maps), constant)
 
 
 def product(constants: Sequence[Tensor]) -> Tensor:
-    """() of (), on the device of those that lie on one."""
+    """Return the product, (), on the device of the constants."""
     return math.prod(constants, start=torch.ones(()))
 
 

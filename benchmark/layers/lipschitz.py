@@ -1,9 +1,9 @@
 """Layers whose Lipschitz constant holds by construction, in real arithmetic, and differentiably.
 
-Weights derived from parameters are computed in float64 and rounded once: then a certificate need not cover the rounding of
-long sums inside them. `OrthogonalLinear` alone keeps its weight in float64: what machines derive from one raw matrix then
-differs by some 1e-13 where it is well conditioned, by more as its rows depend on each other (measured: 1e-6), and
-certificates/bounds/orthogonal.py bounds by how much.
+Weights are derived from parameters in float64 and rounded once, so a certificate need not cover the rounding of long sums
+inside them. Only `OrthogonalLinear` keeps its weight in float64. Machines then derive weights from one raw matrix that
+differ by about 1e-13 if it is well conditioned, and by more if its rows are nearly dependent (measured: 1e-6).
+certificates/bounds/orthogonal.py bounds the difference.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import nn
 from benchmark.layers.derived import DerivedLinear, DerivedWeight
 from benchmark.layers.kinds import BIAS, at_least, known, linear_constant, positive, side
 
-SHIFT = 1e-9  # of the mean of a Gram matrix's diagonal, added to it
+SHIFT = 1e-9  # added to a Gram matrix's diagonal, relative to its mean
 
 
 def almost_orthogonal(weight: torch.Tensor) -> torch.Tensor:
-    """Rescales columns so that the spectral norm is at most 1 (Prach & Lampert 2022, theorem 1).
+    """Rescale columns so that the spectral norm is at most 1 (Prach & Lampert 2022, theorem 1).
 
     For M (out, in): M D with D = diag(sum_j |M^T M|_ij)^(-1/2) satisfies (MD)^T(MD) <= I, by diagonal dominance. A
     column of zeros stays zero.
@@ -45,32 +45,33 @@ class BoundedLinear(DerivedLinear):
 
 
 def orthonormal(weight: torch.Tensor) -> torch.Tensor:
-    """L^-1 M with L L^T = M M^T + 1e-9 tr(M M^T) / out I, for M (out, in), out <= in: rows orthonormal up to the shift.
+    """Return L^-1 M with L L^T = M M^T + 1e-9 tr(M M^T) / out I, for M (out, in), out <= in.
 
-    The product of L^-1 M with its transpose is I less something positive, so the spectral norm is at most 1.
+    Rows are orthonormal up to the shift. The product of L^-1 M with its transpose is I minus a positive matrix, so the
+    spectral norm is at most 1.
     """
     gram = weight @ weight.mT
     shift = SHIFT * gram.diagonal().mean() + 1e-300
     shifted = gram + shift * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    factor, failed = torch.linalg.cholesky_ex(shifted)  # which does not wait for the device to say that it failed
+    factor, failed = torch.linalg.cholesky_ex(shifted)  # it does not wait for the device to report a failure
     factor = torch.where(failed == 0, factor, torch.nan)
     return torch.linalg.solve_triangular(factor, weight, upper=False)
 
 
 @known(inputs=side("raw", 1), outputs=side("raw", 0), constant=linear_constant)
 class OrthogonalLinear(DerivedLinear):
-    """x W^T + b with orthonormal rows, or columns where outputs exceed inputs: (..., in) to (..., out). 1-Lipschitz.
+    """x W^T + b with orthonormal rows, or columns if outputs exceed inputs: (..., in) to (..., out). 1-Lipschitz.
 
-    Every direction that W sees keeps its length, so that a margin costs no more of the certificate than it must:
-    `almost_orthogonal` shrinks a wide matrix several times in most directions. In evaluation mode it computes in float64
-    and rounds once: else the rounding of sums as long as a patch is a fifth of a radius of 0.02.
+    W keeps lengths in every direction outside its null space, so certified radii lose nothing to it; `almost_orthogonal`
+    shrinks most directions of a wide matrix several times. In evaluation mode it computes in float64 and rounds once:
+    otherwise the rounding of sums as long as a patch costs a fifth of a radius of 0.02.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.raw = nn.Parameter(torch.empty(outputs, inputs))
         nn.init.orthogonal_(self.raw)
-        self.bias = nn.Parameter(torch.zeros(outputs))  # the weight stays in float64
+        self.bias = nn.Parameter(torch.zeros(outputs))
 
     def derive(self) -> torch.Tensor:
         raw = self.raw.double()
@@ -100,7 +101,7 @@ class SLLBlock(DerivedWeight):
 
     @property
     def scale(self) -> torch.Tensor:
-        """The diagonal of T: (hidden,), positive."""
+        """Return the diagonal of T: (hidden,), positive."""
         return self.derived
 
     def derive(self) -> torch.Tensor:
@@ -109,7 +110,7 @@ class SLLBlock(DerivedWeight):
         return (gram * torch.exp(log_q[None, :] - log_q[:, None])).sum(-1).clamp(min=1e-30).to(self.weight.dtype)
 
     def active(self, z: torch.Tensor) -> torch.Tensor:
-        """The activation, entry by entry."""
+        """Apply the activation, entry by entry."""
         return torch.relu(z)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -119,18 +120,18 @@ class SLLBlock(DerivedWeight):
 
 @known(width=side("weight", 0), hidden=side("weight", 1), bend=at_least(1e-6, "bend"))
 class SmoothSLLBlock(SLLBlock):
-    """An SLL block whose ReLU's kink is rounded off: f(z) = (z + h)^2 / (4 h) for |z| < h, max(z, 0) elsewhere.
+    """An SLL block with a smooth ReLU: f(z) = (z + h)^2 / (4 h) for |z| < h, max(z, 0) elsewhere.
 
     f' rises from 0 at -h to 1 at h as (z + h) / (2 h) and is continuous: slopes lie in [0, 1] and f'' in [0, 1 / (2 h)].
-    Still 1-Lipschitz, since SLL's proof asks for slopes in [0, 1] alone: with u = W^T (x - y), f(W^T x + b) - f(W^T y + b)
+    Still 1-Lipschitz, since SLL's proof needs slopes in [0, 1] alone: with u = W^T (x - y), f(W^T x + b) - f(W^T y + b)
     = S u for a diagonal S, 0 <= S <= I, by the mean value theorem, and |x - y - 2 W T^-1 S u|^2 = |x - y|^2 - 4 u^T S T^-1 u
     + 4 |W T^-1 S u|^2 <= |x - y|^2 - 4 u^T S T^-1 u + 4 u^T S T^-1 S u = |x - y|^2 - 4 sum (s - s^2) u^2 / T by W^T W <= T.
 
     Args:
-        bend: h, in units of the pre-activation; rounded to float32, so that every precision runs the same function.
+        bend: h, in units of the pre-activation, rounded to float32 so that every precision runs the same function.
 
     Raises:
-        ValueError: `bend` is not positive and finite.
+        ValueError: `bend` is outside [1e-6, 1e6].
     """
 
     def __init__(self, width: int, hidden: int, *, bend: float) -> None:

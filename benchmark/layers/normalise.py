@@ -10,9 +10,9 @@ from benchmark.layers.kinds import known, number, positive
 
 @known(mean=number, std=positive, constant=lambda layer, _: 1 / layer.std)
 class Normalise(nn.Module):
-    """(x - mean) / std per channel, inside the model: attacks and radii see [0, 1] pixels.
+    """(x - mean) / std inside the model, so that attacks and radii are in pixels of [0, 1]: (n, c, h, w) to the same.
 
-    Shapes: x (n, c, h, w) to the same; mean and std are one number for all channels.
+    Mean and std are one number each for all channels.
     """
 
     def __init__(self, mean: float = 0.5, std: float = 0.5) -> None:

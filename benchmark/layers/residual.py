@@ -1,4 +1,4 @@
-"""Residual connections: plain, and with a learned weight for each entry."""
+"""Residual connections: plain, and with a learned weight for each channel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Residual(nn.Module):
     """x + body(x): any shape to the same. (1 + L)-Lipschitz when `body` is L-Lipschitz.
 
     Raises:
-        ValueError: the body changes the shape; broadcasting would add something else.
+        ValueError: the body changes the shape, so that broadcasting could add other entries.
     """
 
     def __init__(self, body: nn.Module) -> None:
@@ -36,16 +36,16 @@ class Residual(nn.Module):
 
 @known("body", width=side("alpha", 0))
 class WeightedResidual(nn.Module):
-    """x + alpha * body(x), alpha a learned vector over the last axis: (..., width) to the same.
+    """x + alpha * body(x) with a learned vector alpha over the last axis: (..., width) to the same.
 
     (1 + max |alpha| L)-Lipschitz when `body` is L-Lipschitz (Qi et al. 2023, weighted residual shortcut).
 
     Args:
-        initial: where all entries of alpha start; the paper's is 0.1 to 0.2.
+        initial: value of all entries of alpha; 0.1 to 0.2 in the paper.
 
     Raises:
-        ValueError: the width is below 1 or `initial` is not finite; or the body changes the shape, or the last axis is no
-            `width` long, where broadcasting would add something else.
+        ValueError: the width is below 1 or `initial` is not finite; or the body changes the shape or the last axis is not
+            `width` long, so that broadcasting could add other entries.
     """
 
     def __init__(self, body: nn.Module, width: int, *, initial: float = 0.2) -> None:

@@ -1,4 +1,4 @@
-"""Larger copies of small images, inside the model, for networks that need a larger input."""
+"""Enlarging of small images inside the model, for networks that need a larger input."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from benchmark.layers.kinds import known, whole
 
 @known(size=whole(1, 1024), constant=lambda layer, x: layer.factor(x.shape[2], x.shape[3]))
 class Resize(nn.Module):
-    """Nearest neighbour by a whole factor f: (n, c, h, w) to (n, c, f h, f w), f h = f w = `size`.
+    """Nearest-neighbour scaling by a whole factor f: (n, c, h, w) to (n, c, f h, f w), f h = f w = `size`.
 
-    Each pixel is copied f * f times, so every perturbation grows by the factor f exactly: f-Lipschitz, without rounding. As a
-    layer of the model it leaves attacks and radii in pixels of the native image, where eps is stated: a ball of radius eps
-    there is one of radius f eps, of repeated pixels alone, at the network's first layer.
+    Each pixel is copied f * f times, so the l2 norm of every perturbation grows by f exactly: f-Lipschitz, without rounding.
+    Attacks and radii stay in pixels of the native image. A ball of radius eps there is one of radius f eps, of repeated
+    pixels alone, at the next layer.
 
     Raises:
-        ValueError: `size` is no whole multiple of the image's height and width, by one factor.
+        ValueError: the image is not square, or `size` is no whole multiple of its side.
     """
 
     def __init__(self, size: int) -> None:
@@ -27,7 +27,7 @@ class Resize(nn.Module):
         self.size = size
 
     def factor(self, height: int, width: int) -> int:
-        """f, for images of this height and width."""
+        """Return f for images of this height and width."""
         if height != width or self.size % height:
             raise ValueError(f"{height}x{width} images cannot be copied to {self.size}x{self.size} by one whole factor")
         return self.size // height

@@ -1,4 +1,4 @@
-"""LipsFormer's stand-ins for attention and LayerNorm (Qi et al. 2023): scaled cosine similarity attention and CenterNorm."""
+"""LipsFormer's scaled cosine similarity attention and CenterNorm, which replaces LayerNorm (Qi et al. 2023)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from benchmark.layers.kinds import at_least, known, side
 
 @known(**HEADS, eps=at_least(1e-12, "eps"))
 class ScaledCosineAttention(AttentionByHeads):
-    """concat over heads of nu softmax(tau Q^ K^^T) V^, times W_O: (n, tokens, width) to the same, without a residual.
+    """concat over heads of nu softmax(tau Q^ K^^T) V^, times W_O, without a residual: (n, tokens, width) to the same.
 
-    Q = X W_Q,h, K = X W_K,h, V = X W_V,h, and each of their rows y is divided by sqrt(|y|^2 + eps), giving Q^, K^ and V^,
-    whose rows are shorter than 1 (Qi et al. 2023; rows as in Hu et al. 2024, table 4). nu and tau are learned numbers,
-    one each for the layer, of either sign. No biases. The paper's released code is another layer: values unnormalised, no
-    eps, biases of queries, keys, values and scores, tau fixed at 10, nu at 1.
+    Each row y of Q = X W_Q,h, K = X W_K,h and V = X W_V,h is divided by sqrt(|y|^2 + eps), which gives Q^, K^ and V^ with
+    rows shorter than 1 (Qi et al. 2023; rows as in Hu et al. 2024, table 4). nu and tau are learned, one number each for
+    the layer, of either sign. No biases. The paper's released code is another layer: values are not normalised, there is
+    no eps, queries, keys, values and scores have biases, tau is fixed at 10 and nu at 1.
 
-    W_Q, W_K, W_V and W_O start as W / ||W|| (the paper's spectral initialisation), W as nn.Linear draws it.
+    W_Q, W_K, W_V and W_O start as W / ||W|| with W from nn.Linear (the paper's spectral initialisation).
 
     Args:
-        eps: in the units of |y|^2, a number that the paper leaves open; rounded to float32, so that every precision runs
-            the same function.
-        nu, tau: where the learned numbers start.
+        eps: in the units of |y|^2; the paper gives no value. Rounded to float32 so that every precision runs the same
+            function.
+        nu, tau: initial values.
 
     Raises:
-        ValueError: heads do not divide the width, eps outside [1e-12, 1e6], nu or tau not finite.
+        ValueError: the heads do not divide the width, eps outside [1e-12, 1e6], nu or tau not finite.
     """
 
     def __init__(self, width: int, heads: int, *, eps: float, nu: float = 1.0, tau: float = 1.0) -> None:
@@ -46,23 +46,23 @@ class ScaledCosineAttention(AttentionByHeads):
         )
 
     def values(self, x: torch.Tensor) -> torch.Tensor:
-        """nu V^ by head: (n, heads, tokens, width / heads)."""
+        """Return nu V^ by head: (n, heads, tokens, width / heads)."""
         return self.nu * self._rows(self.value(x))
 
     def mixed(self, x: torch.Tensor) -> torch.Tensor:
-        """nu softmax(tau Q^ K^^T) V^ by head: (n, heads, tokens, width / heads)."""
+        """Return nu softmax(tau Q^ K^^T) V^ by head: (n, heads, tokens, width / heads)."""
         query, key, value = (self._rows(linear(x)) for linear in (self.query, self.key, self.value))
         scores = self.tau * (query @ key.mT)
         return self.nu * (scores.softmax(-1) @ value)
 
     def _rows(self, y: torch.Tensor) -> torch.Tensor:
-        """y / sqrt(|y|^2 + eps) of each head's rows: (n, tokens, width) to (n, heads, tokens, width / heads)."""
+        """Return y / sqrt(|y|^2 + eps) of each head's rows: (n, tokens, width) to (n, heads, tokens, width / heads)."""
         y = self.split(y)
         return y / ((y**2).sum(-1, keepdim=True) + self.eps).sqrt()
 
 
 def start_at_norm_one(linear: nn.Linear) -> nn.Linear:
-    """Divides the weight by its norm, in place (Qi et al. 2023, spectral initialisation)."""
+    """Divide the weight by its norm, in place (Qi et al. 2023, spectral initialisation)."""
     with torch.no_grad():
         linear.weight /= torch.linalg.matrix_norm(linear.weight.double(), ord=2)
     return linear
@@ -72,11 +72,11 @@ def start_at_norm_one(linear: nn.Linear) -> nn.Linear:
 class CenterNorm(nn.Module):
     """gamma * d / (d - 1) (x - mean of x) + beta, token by token: (..., d) to the same (Qi et al. 2023).
 
-    Linear but for beta, where LayerNorm divides by a deviation: of norm at most d / (d - 1) max |gamma|, since taking the
-    mean off is a projection.
+    It is linear up to beta, unlike LayerNorm, which divides by a deviation. Its norm is at most d / (d - 1) max |gamma|,
+    since subtracting the mean is a projection.
 
     Raises:
-        ValueError: a width below 2, of which nothing is left without its mean.
+        ValueError: the width is below 2.
     """
 
     def __init__(self, width: int) -> None:

@@ -1,4 +1,4 @@
-"""Convolutions over a sequence of tokens, the mixer of CoViT (Wang & Ruan 2022): linear maps, also with a bounded norm."""
+"""Convolutions over a sequence of tokens, the mixer of CoViT (Wang & Ruan 2022), also with a bounded norm."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from benchmark.layers.derived import DerivedWeight
 from benchmark.layers.kinds import Argument, known, positive, side, whole, wholes
 
 SLICES: dict[str, Any] = {
-    "width": Argument(whole(1), lambda layer: sum(one.weight.shape[0] for one in layer.slices)),
-    "kernels": Argument(wholes(1, 1024), lambda layer: [one.weight.shape[2] for one in layer.slices]),
+    "width": Argument(whole(1), lambda layer: sum(part.weight.shape[0] for part in layer.slices)),
+    "kernels": Argument(wholes(1, 1024), lambda layer: [part.weight.shape[2] for part in layer.slices]),
 }
 
 
 @known(width=side("weight", 0), kernel=side("weight", 2))
 class SliceConvolution(nn.Module):
-    """A convolution over tokens, zero padding kernel // 2, stride 1: (n, tokens, width) to the same.
+    """A convolution over tokens with zero padding kernel // 2 and stride 1: (n, tokens, width) to the same.
 
-    It is computed as one matrix product of windows of tokens, since kernels for convolutions may sum by transforms that round
-    otherwise.
+    It is one matrix product of windows of tokens, because kernels for convolutions may use transforms, which round
+    differently.
     """
 
     def __init__(self, width: int, kernel: int) -> None:
@@ -38,7 +38,7 @@ class SliceConvolution(nn.Module):
 
 @known(width=side("raw", 0), kernel=side("raw", 2), norm=positive)
 class BoundedSliceConvolution(DerivedWeight):
-    """A `SliceConvolution` whose norm is at most `norm` on any number of tokens.
+    """A `SliceConvolution` of spectral norm at most `norm` on any number of tokens.
 
     The weight is `almost_orthogonal_convolution` of raw times norm (1 - s), computed in float64 and rounded once. Rounding
     changes each entry by at most u = 2^-24 of itself, hence the block of each frequency by at most u sum_t ||w_t||_F <= u
@@ -55,7 +55,7 @@ class BoundedSliceConvolution(DerivedWeight):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weight that acts: (width, width, kernel)."""
+        """Return the weight that acts: (width, width, kernel)."""
         return self.derived
 
     def derive(self) -> torch.Tensor:
@@ -67,7 +67,7 @@ class BoundedSliceConvolution(DerivedWeight):
 
 
 def convolve(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """y_a = sum_t weight_t x_(a + t - k // 2) + bias, tokens beyond the ends being zeros.
+    """Return y_a = sum_t weight_t x_(a + t - k // 2) + bias; tokens beyond the ends are zeros.
 
     Args:
         x: (n, tokens, inputs).
@@ -81,16 +81,16 @@ def convolve(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -
 
 
 def almost_orthogonal_convolution(kernel: torch.Tensor) -> torch.Tensor:
-    """Rescales input channels so that the norm on any number of tokens is at most 1 (Prach & Lampert 2022, theorem 2).
+    """Rescale input channels so that the norm on any number of tokens is at most 1 (Prach & Lampert 2022, theorem 2).
 
-    Let F be the convolution on all integers, of which any number of tokens see a part, between an embedding and a crop of
-    norm 1. F^T F has the entries r_ij(s) = sum_(o,t) w_oit w_oj(t+s) between channel i and channel j, s places apart. With
+    Let F be the convolution on all integers. On any number of tokens the convolution is F between an embedding and a crop,
+    both of norm 1. F^T F has the entries r_ij(s) = sum_(o,t) w_oit w_oj(t+s) between channels i and j, s places apart. With
     d_i = (sum_j sum_s |r_ij(s)|)^(-1/2) at each place, |F D x|^2 <= sum |r_ij| |d_i x_i| |d_j x_j| <= sum |r_ij| (d_i^2 x_i^2
-    + d_j^2 x_j^2) / 2 = |x|^2, by r_ij(s) = r_ji(-s). A channel of zeros stays zero. A kernel that keeps all lengths is left
-    as it is.
+    + d_j^2 x_j^2) / 2 = |x|^2, by r_ij(s) = r_ji(-s). Channels of zeros stay zero. A kernel that keeps all lengths does not
+    change.
 
     Args:
-        kernel: (outputs, inputs, k), float64; the result is like it.
+        kernel: (outputs, inputs, k), float64, as the result.
     """
     taps = kernel.shape[2]
     total = kernel.new_zeros(kernel.shape[1])
@@ -101,15 +101,13 @@ def almost_orthogonal_convolution(kernel: torch.Tensor) -> torch.Tensor:
 
 
 class _Slices(nn.Module):
-    """Convolutions of equal slices of the channels, their outputs side by side."""
+    """Convolutions of equal slices of the channels, with their outputs side by side."""
 
     slices: Any  # an nn.ModuleList of convolutions
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if len(self.slices) == 1:
-            return self.slices[0](x)
         parts = x.chunk(len(self.slices), dim=-1)
-        return torch.cat([one(part) for one, part in zip(self.slices, parts, strict=True)], dim=-1)
+        return torch.cat([convolution(part) for convolution, part in zip(self.slices, parts, strict=True)], dim=-1)
 
 
 @known(**SLICES)
@@ -118,10 +116,10 @@ class TokenConvolution(_Slices):
 
     Args:
         width: channels.
-        kernels: the slices' kernel sizes, odd; each slice has width / len(kernels) channels. `(3,)` mixes all channels.
+        kernels: the slices' odd kernel sizes; each slice has width / len(kernels) channels. `(3,)` mixes all channels.
 
     Raises:
-        ValueError: an even kernel, or a list that does not divide the width.
+        ValueError: a kernel is even, or the number of kernels does not divide the width.
     """
 
     def __init__(self, width: int, kernels: Sequence[int]) -> None:
@@ -132,11 +130,12 @@ class TokenConvolution(_Slices):
 
 @known(**SLICES, norm=Argument(positive, lambda layer: layer.slices[0].norm))
 class BoundedTokenConvolution(_Slices):
-    """A `TokenConvolution` of spectral norm at most `norm` on any number of tokens, by construction. Slices act apart, so
-    each may have all of it.
+    """A `TokenConvolution` of spectral norm at most `norm` on any number of tokens, by construction.
+
+    Slices act on separate channels, so each may have norm `norm`.
 
     Raises:
-        ValueError: as `TokenConvolution`, or a norm that is not positive.
+        ValueError: as `TokenConvolution`, or the norm is not positive and finite.
     """
 
     def __init__(self, width: int, kernels: Sequence[int], *, norm: float = 1.0) -> None:

@@ -1,4 +1,4 @@
-"""Images to tokens and tokens to a vector, as maps with known sensitivity."""
+"""Maps from images to tokens and from tokens to a vector, with known Lipschitz constants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmark.layers.kinds import known, positive, side, whole
 
 @known(patch=whole(1, 1024), constant=1.0)
 class Patchify(nn.Module):
-    """Cuts an image into patches: (n, c, h, w) to (n, tokens, c * patch * patch). An isometry (it only reorders)."""
+    """Cut an image into patches: (n, c, h, w) to (n, tokens, c * patch * patch). An isometry (it only reorders)."""
 
     def __init__(self, patch: int) -> None:
         super().__init__()
@@ -25,11 +25,12 @@ class Patchify(nn.Module):
 
 @known(side=whole(2, 1024), constant=1.0)
 class MergeTokens(nn.Module):
-    """Puts each 2x2 square of a side x side grid of tokens side by side, down first, as Swin's patch merging does before its
-    norm and linear layer (Liu et al. 2021): (n, side^2, width) to (n, side^2 / 4, 4 width). An isometry (it only reorders).
+    """Concatenate each 2x2 square of a grid of tokens, down first: (n, side^2, width) to (n, side^2 / 4, 4 width).
+
+    This is Swin's patch merging before its norm and linear layer (Liu et al. 2021). An isometry (it only reorders).
 
     Raises:
-        ValueError: a side that is odd, which timm fills up with zeros, or an input of other tokens.
+        ValueError: the side is odd, which timm pads with zeros, or the input has other tokens.
     """
 
     def __init__(self, side: int) -> None:
@@ -47,7 +48,7 @@ class MergeTokens(nn.Module):
 
 @known(tokens=side("offset", 0), width=side("offset", 1), constant=1.0)
 class Positions(nn.Module):
-    """Adds a learned offset to each token: (n, tokens, width) to the same. An isometry."""
+    """Add a learned offset to each token: (n, tokens, width) to the same. An isometry."""
 
     def __init__(self, tokens: int, width: int) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ class Positions(nn.Module):
 
 @known(width=side("token", 0), constant=1.0)
 class ClassToken(nn.Module):
-    """Puts one learned token before the others: (n, tokens, width) to (n, tokens + 1, width). An isometry."""
+    """Prepend a learned token: (n, tokens, width) to (n, tokens + 1, width). An isometry."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -71,7 +72,7 @@ class ClassToken(nn.Module):
 
 @known(index=whole(-65536, 65535), constant=1.0)
 class TakeToken(nn.Module):
-    """One token, the class token by default: (n, tokens, width) to (n, width). 1-Lipschitz."""
+    """Take one token, by default the class token: (n, tokens, width) to (n, width). 1-Lipschitz."""
 
     def __init__(self, index: int = 0) -> None:
         super().__init__()
@@ -83,7 +84,7 @@ class TakeToken(nn.Module):
 
 @known(constant=lambda _, x: 1 / math.sqrt(x.shape[1]))
 class MeanPool(nn.Module):
-    """The mean over tokens: (n, tokens, width) to (n, width). 1/sqrt(tokens)-Lipschitz from the Frobenius norm."""
+    """Average the tokens: (n, tokens, width) to (n, width). 1/sqrt(tokens)-Lipschitz from the Frobenius norm."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mean(1)
@@ -91,9 +92,9 @@ class MeanPool(nn.Module):
 
 @known(radius=positive, constant=1.0)
 class LayerProject(nn.Module):
-    """Projects each token onto the l2 ball of `radius` (Havens et al. 2024, eq. 29): the stand-in for LayerNorm.
+    """Project each token onto the l2 ball of `radius`, in place of LayerNorm (Havens et al. 2024, eq. 29).
 
-    (n, tokens, width) to the same; 1-Lipschitz, because projection onto a convex set is.
+    (n, tokens, width) to the same. 1-Lipschitz, as every projection onto a convex set.
     """
 
     def __init__(self, radius: float) -> None:

@@ -1,4 +1,4 @@
-"""The model of a row, with its trained weights or those that its training starts from."""
+"""Models of rows: with trained weights, or with the weights from which training starts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from benchmark.specs.rows import Row
 
 
 def trained_model(row: Row, device: torch.device) -> torch.nn.Module:
-    """The row's model with its trained weights, in evaluation mode, frozen.
+    """Return the row's model with its trained weights, in evaluation mode, frozen.
 
     Raises:
-        BenchmarkError: the weights are missing or do not fit what `build` makes.
+        BenchmarkError: the weights are missing or do not fit the model that `build` returns.
     """
     start(device)
     model = methods.build_model(row.submission, row.settings, row.track)
@@ -32,24 +32,26 @@ def trained_model(row: Row, device: torch.device) -> torch.nn.Module:
 
 
 def start_from(model: torch.nn.Module, path: Path, new: tuple[str, ...]) -> str:
-    """Puts the weights of another row, at `path`, into `model`, but for the parts named in `new`; the file's sha256.
+    """Load another row's weights from `path` into `model`, except the parts named in `new`. Return the file's sha256.
 
     Raises:
-        BenchmarkError: the file is missing, `new` names nothing of the model, or what is left differs by name or shape.
+        BenchmarkError: the file is missing, `new` names no part of the model, or the other parts differ by name or shape.
     """
     if not path.exists():
         raise BenchmarkError(f"{path} is missing; run `rvb repro` on its track to train that row")
-    stored, own = load_file(path), model.state_dict()
+    stored, initial = load_file(path), model.state_dict()
     for part in new:
-        if not any(_within(name, (part,)) for name in own):
-            raise BenchmarkError(f"init_from: the model has no part {part!r}{near_miss(part, {*own})}")
-    for name in sorted(name for name in own.keys() | stored.keys() if not _within(name, new)):
-        there, here = (f"shape {tuple(side[name].shape)}" if name in side else "nothing" for side in (stored, own))
-        if there != here:
+        if not any(_within(name, (part,)) for name in initial):
+            raise BenchmarkError(f"init_from: the model has no part {part!r}{near_miss(part, {*initial})}")
+    for name in sorted(name for name in initial.keys() | stored.keys() if not _within(name, new)):
+        in_file, in_model = (
+            f"shape {tuple(side[name].shape)}" if name in side else "nothing" for side in (stored, initial)
+        )
+        if in_file != in_model:
             raise BenchmarkError(
-                f"init_from: {name} is {there} in {path} and {here} in this model; name it in `new` or mend it"
+                f"init_from: {name} is {in_file} in {path} and {in_model} in this model; name it in `new` or mend it"
             )
-    model.load_state_dict(own | {name: tensor for name, tensor in stored.items() if not _within(name, new)})
+    model.load_state_dict(initial | {name: tensor for name, tensor in stored.items() if not _within(name, new)})
     return files.sha256_file(path)
 
 
@@ -58,6 +60,7 @@ def _within(name: str, parts: tuple[str, ...]) -> bool:
 
 
 def load_weights(model: torch.nn.Module, path: Path) -> None:
+    """Load weights in place. Raise a BenchmarkError if the file is missing or does not fit the model."""
     if not path.exists():
         raise BenchmarkError(f"{path} is missing; run `rvb repro` to train the model")
     try:

@@ -1,4 +1,4 @@
-"""The plain vision transformer (Dosovitskiy et al. 2021) as timm builds it, on images in [0, 1]."""
+"""timm's plain vision transformer (Dosovitskiy et al. 2021) for images in [0, 1]."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ with warnings.catch_warnings():
 
 
 def vision_transformer(data: DataSpec, *, patch_size: int, width: int, depth: int, heads: int) -> nn.Sequential:
-    """Normalise, then timm's ViT: class token, learned positions, pre-LayerNorm blocks, GELU, MLP ratio 4.
+    """Build Normalise and timm's ViT with class token, learned positions, pre-LayerNorm blocks, GELU and MLP ratio 4.
 
-    Images (n, c, h, w) in [0, 1] to logits (n, classes). The initial weights are PyTorch's defaults, not timm's normal
-    of deviation 0.02, which trains slowly at width 32.
+    It maps images (n, c, h, w) in [0, 1] to logits (n, classes). Initial weights are PyTorch's defaults: timm's normal of
+    deviation 0.02 trains slowly at width 32.
 
     Raises:
-        ValueError: the image is not square, or patches do not tile it, or heads do not divide the width.
+        ValueError: the image is not square, patches do not tile it, or the heads do not divide the width.
     """
     channels, height, side = data.shape
     if height != side or side % patch_size:
@@ -71,7 +71,7 @@ def timm_vit(**arguments: Any) -> VisionTransformer:
 
 @functools.cache
 def _draws_positions() -> bool:
-    """Whether the constructor of timm's ViT draws the positions itself, as in timm 1.0.9."""
+    """Return whether the constructor of timm's ViT draws the positions itself, as in timm 1.0.9."""
     states: list[torch.Tensor] = []
 
     def embedding(**options: Any) -> PatchEmbed:

@@ -1,4 +1,4 @@
-"""Certificates of networks with clipped ReLUs, by ball and box and by local bounds: attempts to break them, exact cases, refusals."""
+"""Certificates of networks with clipped ReLUs, by ball and box and by local bounds: attacks, exact cases, refusals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache, partial
 import pytest
 import torch
 from masked_networks import blobs
-from searched import draws, few
+from searched import few
 from tiny_clipped import EXTREMES, broken, random_clipped_network
 from torch import nn
 
@@ -29,39 +29,35 @@ from benchmark.runtime.errors import BenchmarkError
 PRECISION = 1e-3
 
 
-@pytest.mark.parametrize(
-    ("certificate", "seed"),
-    few([(box_lipschitz, 1), (box_lipschitz, 3), (local, 1)], [(box_lipschitz, 0), (box_lipschitz, 2)]),
-)
-def test_nothing_breaks_a_random_network_inside_a_certified_ball(certificate, seed) -> None:
-    model, images, _ = random_clipped_network(seed)
+def test_nothing_breaks_a_network_of_local_bounds_inside_a_certified_ball() -> None:
+    model, images, _ = random_clipped_network(1)
     labels = model(images).argmax(1)
-    found, allowed = certificate.float32_gap(model, images, labels)
-    assert found <= allowed
-    radii = certificate.certify(model, images, labels)
-    assert (radii > 0).any() or certificate is local
-    assert not broken(model, images, radii, seed)
+    measured, allowed = local.float32_gap(model, images, labels)
+    assert measured <= allowed
+    assert not broken(model, images, local.certify(model, images, labels), 1)
 
 
-@pytest.mark.parametrize("extreme", EXTREMES)
-@pytest.mark.parametrize("seed", few([100], [101]))
-def test_nothing_breaks_an_extreme_network_and_the_global_constant_certifies_no_more(extreme, seed) -> None:
+@pytest.mark.parametrize(
+    ("extreme", "seed"),
+    few(
+        [(None, 1), (None, 3), *((extreme, 100) for extreme in EXTREMES)],
+        [
+            (None, 0),
+            (None, 2),
+            *((extreme, 101) for extreme in EXTREMES),
+            *((None, seed) for seed in range(1000, 1200)),
+        ],
+    ),
+)
+def test_nothing_breaks_a_network_and_the_global_constant_certifies_no_more(extreme, seed) -> None:
     model, images, _ = random_clipped_network(seed, extreme)
     labels = model(images).argmax(1)
+    measured, allowed = box_lipschitz.float32_gap(model, images, labels)
+    assert measured <= allowed
     radii, worldwide = certify(model, images, labels), lipschitz.certify(model, images, labels)
     assert (radii >= worldwide * (1 - 1.1 * PRECISION) - 1e-9).all()
     assert not broken(model, images, radii, seed)
-    assert (radii > 0).any()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", draws(range(1000, 1005), range(1005, 1200)))
-def test_nothing_breaks_many_networks(seed) -> None:
-    model, images, _ = random_clipped_network(seed)
-    labels = model(images).argmax(1)
-    radii, worldwide = certify(model, images, labels), lipschitz.certify(model, images, labels)
-    assert not broken(model, images, radii, seed)
-    assert (radii >= worldwide * (1 - 1.1 * PRECISION) - 1e-9).all()
+    assert (radii > 0).any() or seed >= 1000
 
 
 @pytest.mark.parametrize("seed", few([1], [0, 2, 3]))
@@ -74,29 +70,23 @@ def test_every_float32_unit_stays_in_its_region(seed) -> None:
     boxed = BoxedNetwork(bounded, _linears(bounded))
     for radius in (1e-4, 0.03, 0.5, 3.0):
         radii = torch.full((len(images),), radius, dtype=torch.float64)
-        regions, known = boxed.regions(radii, restricted=True)
-        assert known.all()
+        regions, in_range = boxed.regions(radii, restricted=True)
+        assert in_range.all()
         moves = torch.randn(40, *images.shape, generator=torch.Generator().manual_seed(seed))
         moves[:20] *= torch.rand(20, *images.shape, generator=torch.Generator().manual_seed(seed)) < 0.2
         moves[0] = -bounded.gradients[0][:, 0].float()
         moves *= radius / moves.flatten(2).norm(dim=2).clamp(min=1e-30)[..., None, None, None] * (1 - 1e-6)
         x = (images + moves).flatten(0, 1)
-        assert (
-            (x.double() - images.double().repeat(40, 1, 1, 1)).flatten(1).norm(dim=1) <= radius + 1e-5 * len(x)
-        ).all()
-        inside = (x.double() - images.double().repeat(40, 1, 1, 1)).flatten(1).norm(dim=1) <= radius
-        place, behind = 0, 1
-        while behind < len(regions):
-            stage, clips = boxed.stages[behind - 1], type(model[place]) in box_lipschitz.CLIPS
-            place += 1 if clips or stage.theta is None else 2
+        inside = (x.double().unflatten(0, (40, -1)) - images.double()).flatten(2).norm(dim=2) <= radius
+        place = 0
+        for stage, after in zip(boxed.stages, regions[1:], strict=True):
+            place += 1 if type(model[place]) in box_lipschitz.CLIPS or stage.theta is None else 2
             y = network[:place](images.double()).flatten(1)
-            change = (model[:place](x).double().flatten(1).unflatten(0, (40, -1)) - y)[inside.unflatten(0, (40, -1))]
-            region = [t.expand(40, *t.shape)[inside.unflatten(0, (40, -1))] for t in vars(regions[behind]).values()]
+            change = (model[:place](x).double().flatten(1).unflatten(0, (40, -1)) - y)[inside]
+            rho, low, high = (end.expand(40, *end.shape)[inside] for end in vars(after).values())
             assert len(change) > 10
-            assert (change.norm(dim=1) <= region[0]).all()
-            assert (change >= region[1]).all()
-            assert (change <= region[2]).all()
-            behind += 1
+            assert (change.norm(dim=1) <= rho).all()
+            assert ((low <= change) & (change <= high)).all()
 
 
 @cache
@@ -123,7 +113,7 @@ def trained() -> nn.Sequential:
 
 
 @pytest.mark.slow
-def test_a_trained_network_is_certified_far_better_than_by_its_global_constant_and_stands_the_audit() -> None:
+def test_a_trained_network_is_certified_far_better_than_by_its_global_constant_and_passes_the_audit() -> None:
     model, (images, labels) = trained(), blobs(8)
     radii, worldwide = certify(model, images, labels), lipschitz.certify(model, images, labels)
     correct = model(images).argmax(1) == labels
@@ -132,15 +122,13 @@ def test_a_trained_network_is_certified_far_better_than_by_its_global_constant_a
     assert radii[correct].median() > 2 * worldwide[correct].median()
     plan = Plan(sample=2, restarts=1, steps=8, components=(), effort=Effort(radii=(0.1,), starts=3, steps=3))
     result = Audit(model, images, labels, radii, "row", plan=plan).run(certify, 8)
-    assert result.images == int(correct.sum())
-    assert result.planted == 2
-    assert result.layers == 8
+    assert (result.images, result.planted, result.layers) == (int(correct.sum()), 2, 8)
     assert 0 < result.closest_plant < 1
 
 
-def test_norms_that_are_too_small_would_be_seen(monkeypatch) -> None:
-    honest = Matrix.restricted_norm
-    monkeypatch.setattr(Matrix, "restricted_norm", lambda *a: 0.2 * honest(*a))
+def test_too_small_norms_are_detected(monkeypatch) -> None:
+    exact = Matrix.restricted_norm
+    monkeypatch.setattr(Matrix, "restricted_norm", lambda *a: 0.2 * exact(*a))
     model, (images, _) = trained(), blobs(24)
     assert broken(model, images, certify(model, images, model(images).argmax(1)), 0)
 
@@ -169,11 +157,11 @@ def test_a_dead_unit_costs_nothing_until_it_can_wake(theta, bias, logit, label, 
     clip = nn.ReLU() if theta == math.inf else ClippedReLU((1,))
     if isinstance(clip, ClippedReLU):
         clip.theta.data[:] = theta
-    found = float(certify(one_unit(clip, bias, logit), torch.zeros(1, 1, 1, 1), torch.tensor([label])))
-    assert exact * (1 - PRECISION) - 1e-5 <= found <= exact
+    radius = float(certify(one_unit(clip, bias, logit), torch.zeros(1, 1, 1, 1), torch.tensor([label])))
+    assert exact * (1 - PRECISION) - 1e-5 <= radius <= exact
 
 
-def test_clips_may_stand_first_and_one_after_another() -> None:
+def test_clips_may_come_first_and_one_after_another() -> None:
     model = nn.Sequential(
         ClippedReLU((1, 1, 1)), nn.ReLU(), ClippedReLU((1, 1, 1), initial=0.5), nn.Flatten(), nn.Linear(1, 2)
     )
@@ -181,9 +169,9 @@ def test_clips_may_stand_first_and_one_after_another() -> None:
     model[4].weight[:], model[4].bias[:] = torch.tensor([[1.0], [0.0]]), torch.tensor([0.0, 0.2])
     images = torch.tensor([0.25, 0.1, 0.8]).reshape(3, 1, 1, 1)  # the last is 0.3 above where the output starts to fall
     exact = torch.tensor([0.05, 0.1, 0.6], dtype=torch.float64)
-    found = certify(model, images, torch.tensor([0, 1, 0]))
-    assert (found <= exact + 1e-8).all()  # float32 holds 0.8 and 0.1 no better
-    assert (found >= exact * (1 - 2 * PRECISION) - 1e-5).all()
+    radii = certify(model, images, torch.tensor([0, 1, 0]))
+    assert (radii <= exact + 1e-8).all()  # the float32 rounding of 0.8 and 0.1
+    assert (radii >= exact * (1 - 2 * PRECISION) - 1e-5).all()
 
 
 @pytest.mark.parametrize("seed", few([0], [1, 2]))
@@ -200,7 +188,7 @@ def test_layers_too_large_for_a_matrix_are_bounded_by_their_norms(seed, monkeypa
     assert not broken(model, images, radii, seed)
 
 
-def test_a_radius_is_one_at_which_the_check_itself_succeeded() -> None:
+def test_the_check_succeeds_at_a_radius_and_fails_beyond_in_any_batch(monkeypatch) -> None:
     model, (images, labels) = trained(), blobs(12)
     radii = certify(model, images, labels)
     bounded = bound_network(checked_copy(model), images, labels)
@@ -209,19 +197,14 @@ def test_a_radius_is_one_at_which_the_check_itself_succeeded() -> None:
     holds = above(bounded.rival_margins, partial(boxed.margin_drop, restricted=True))
     assert holds(radii).all()
     assert not holds(radii * (1 + 3 * PRECISION)).any()
-
-
-def test_an_image_s_radius_does_not_depend_on_its_batch(monkeypatch) -> None:
-    model, (images, labels) = trained(), blobs(5)
-    whole = certify(model, images, labels)
-    monkeypatch.setattr(box_lipschitz, "MANY", 3)
-    assert torch.allclose(certify(model, images, labels), whole, rtol=PRECISION)
+    monkeypatch.setattr(box_lipschitz, "MANY", 5)
+    assert torch.allclose(certify(model, images, labels), radii, rtol=PRECISION)
 
 
 @pytest.mark.parametrize("clip", [nn.ReLU(), ClippedReLU((4,))], ids=["relu", "clipped"])
 @pytest.mark.parametrize("count", [3, 4])
 def test_nothing_is_certified_where_float32_could_overflow(clip, count) -> None:
-    """A clip makes all units dead and finite again, but what float32 makes of infinities before it is not known."""
+    """A clip makes all units dead and finite again, but the effect of infinities before it is unknown."""
     model = nn.Sequential(nn.Flatten(), *(nn.Linear(4, 4, bias=False) for _ in range(count)), clip, nn.Linear(4, 3))
     model.requires_grad_(False)
     for layer in model[1 : 1 + count]:
@@ -244,20 +227,15 @@ def test_a_margin_below_the_rounding_of_its_logits_is_not_certified() -> None:
 @pytest.mark.parametrize(
     ("middle", "reason"),
     [
-        ([nn.GELU()], "not GELU; use the certificate local"),
-        ([nn.LeakyReLU()], "not LeakyReLU"),
-        ([nn.Sequential(nn.ReLU())], "not Sequential"),
+        (nn.GELU(), "not GELU; use the certificate local"),
+        (nn.LeakyReLU(), "not LeakyReLU"),
+        (nn.Sequential(nn.ReLU()), "not Sequential"),
+        (ClippedReLU((4, 4), initial=1.0), "NaN"),
     ],
 )
-def test_other_layers_are_refused_by_name(middle, reason) -> None:
-    model = nn.Sequential(Patchify(2), *middle, MeanPool(), NormalisedHead(4, 3)).requires_grad_(False).eval()
+def test_other_layers_and_thresholds_that_are_nan_are_refused(middle, reason) -> None:
+    model = nn.Sequential(Patchify(2), middle, MeanPool(), NormalisedHead(4, 3)).requires_grad_(False).eval()
+    if isinstance(middle, ClippedReLU):
+        middle.theta[0, 0] = math.nan
     with pytest.raises((BenchmarkError, ValueError), match=reason):
         certify(model, torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.long))
-
-
-def test_a_threshold_that_is_no_number_is_refused() -> None:
-    images, labels = torch.rand(2, 1, 2, 2), torch.zeros(2, dtype=torch.long)
-    model = nn.Sequential(nn.Flatten(), ClippedReLU((4,)), nn.Linear(4, 3)).requires_grad_(False)
-    model[1].theta[0] = math.nan
-    with pytest.raises(BenchmarkError, match="NaN"):
-        certify(model, images, labels)

@@ -1,4 +1,4 @@
-"""The adapter to auto_LiRPA: its own logic against a test double, and the real package where it is installed."""
+"""The adapter to auto_LiRPA: its own logic with a test double, and the real package if it is installed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ IMAGES = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 def affine() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(
-        Normalise(), Patchify(2), BoundedLinear(4, 6), MeanPool(), NormalisedHead(6, 5)
-    ).requires_grad_(False)
+    layers = (Normalise(), Patchify(2), BoundedLinear(4, 6), MeanPool(), NormalisedHead(6, 5))
+    return nn.Sequential(*layers).requires_grad_(False)
 
 
 def exact_radii(model: nn.Sequential, labels: torch.Tensor) -> torch.Tensor:
@@ -43,52 +42,45 @@ def test_every_rival_counts_and_the_radius_is_the_linear_network_s(monkeypatch) 
     fake_lirpa.install(monkeypatch)
     model = affine()
     labels = model(IMAGES).argmax(1)
-    exact, found = exact_radii(model, labels), certify(model, IMAGES, labels, precision=1e-3)
+    exact, radii = exact_radii(model, labels), certify(model, IMAGES, labels, precision=1e-3)
     wide = exact > crown.SMALLEST
     assert wide.sum() > 5
-    assert (found <= exact).all()
-    assert (found >= exact * (1 - 2e-3))[wide].all()
+    assert (radii <= exact).all()
+    assert (radii >= exact * (1 - 2e-3))[wide].all()
     for radius in (0.01, 0.1, 0.03):
         assert torch.equal(certified_at(model, IMAGES, labels, radius), exact > radius)
     assert torch.get_default_dtype() == torch.float32
+    model[-1].bias.data[2] += 100
+    for largest in (0.7, 0.01):
+        assert (certify(model, IMAGES, torch.full((12,), 2), largest=largest) == largest).all()
 
 
-def test_alpha_crown_is_asked_where_crown_fails_and_never_takes_away(monkeypatch) -> None:
+def test_alpha_crown_runs_where_crown_fails_and_never_lowers_a_bound(monkeypatch) -> None:
     double = fake_lirpa.install(monkeypatch)
     monkeypatch.setattr(double, "loose", 3.0)
     model = affine()
     labels = model(IMAGES).argmax(1)
     exact = exact_radii(model, labels)
+    correct = int((exact > 0).sum())
     assert (certified_at(model, IMAGES, labels, 0.03) == (exact / 3 > 0.03)).all()
-    assert double.calls == 12
+    assert double.calls == correct
     assert (certified_at(model, IMAGES, labels, 0.03, alpha_steps=5) == (exact > 0.03)).all()
-    assert double.calls == 12 + 12 + int((exact / 3 <= 0.03).sum())
+    assert double.calls == 2 * correct + int(((exact > 0) & (exact / 3 <= 0.03)).sum())
     monkeypatch.setattr(double, "loose", 0.0)
-    assert certified_at(model, IMAGES, labels, 9.0, alpha_steps=5).sum() == (exact > 0).sum()
+    assert certified_at(model, IMAGES, labels, 9.0, alpha_steps=5).sum() == correct
 
 
-def test_largest_stops_the_search(monkeypatch) -> None:
-    fake_lirpa.install(monkeypatch)
-    model = affine()
-    model[-1].bias.data[2] += 100
-    labels = torch.full((12,), 2)
-    assert (certify(model, IMAGES, labels, largest=0.7) == 0.7).all()
-    assert (certify(model, IMAGES, labels, largest=0.01) == 0.01).all()
-
-
-def test_a_bound_that_is_not_a_number_or_minus_infinity_certifies_nothing(monkeypatch) -> None:
+def test_a_bound_that_is_nan_or_infinite_certifies_nothing_and_one_above_the_clean_margin_is_an_error(
+    monkeypatch,
+) -> None:
     model = affine()
     labels = model(IMAGES).argmax(1)
     for nothing in (math.nan, -math.inf):
         fake_lirpa.install(monkeypatch, raised_by=nothing)
         assert (certify(model, IMAGES[:3], labels[:3]) == 0).all()
-
-
-def test_a_bound_above_the_clean_margin_is_an_error(monkeypatch) -> None:
     fake_lirpa.install(monkeypatch, raised_by=1.0)
-    model = affine()
     with pytest.raises(BenchmarkError, match="above a clean margin"):
-        certify(model, IMAGES, model(IMAGES).argmax(1))
+        certify(model, IMAGES, labels)
 
 
 def test_the_guarantee_names_what_it_trusts(monkeypatch) -> None:
@@ -111,9 +103,8 @@ def test_the_allowance_is_twice_what_float32_may_do_to_a_clean_margin(monkeypatc
     labels = model(IMAGES).argmax(1)
     _, allowed = crown.float32_gap(model, IMAGES, labels)
     assert allowed > crown.FLOAT32_ALLOWANCE
-    bounds = crown.Bounds(model, IMAGES, 0)
-    taken = [bounds.allowance(x, y) for x, y in zip(IMAGES.double().split(1), labels.split(1), strict=True)]
-    assert max(taken) == 2 * allowed
+    bounds, pairs = crown.Bounds(model, IMAGES, 0), zip(IMAGES.double().split(1), labels.split(1), strict=True)
+    assert max(bounds.allowance(*pair) for pair in pairs) == 2 * allowed
 
 
 def test_a_network_written_in_plain_operations_is_compared_with_the_layers(monkeypatch) -> None:
@@ -127,16 +118,9 @@ def test_a_network_written_in_plain_operations_is_compared_with_the_layers(monke
 def test_the_real_package_bounds_a_transformer() -> None:
     pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/certificates.md")
     torch.manual_seed(0)
-    model = nn.Sequential(
-        Patchify(2),
-        BoundedLinear(4, 6),
-        Positions(4, 6),
-        LayerProject(1.0),
-        ResidualAttention(6, 2, qk_norm=1.0, vo_norm=0.5),
-        SLLBlock(6, 8),
-        MeanPool(),
-        NormalisedHead(6, 4),
-    ).requires_grad_(False)
+    blocks = (LayerProject(1.0), ResidualAttention(6, 2, qk_norm=1.0, vo_norm=0.5), SLLBlock(6, 8))
+    layers = (Patchify(2), BoundedLinear(4, 6), Positions(4, 6), *blocks, MeanPool(), NormalisedHead(6, 4))
+    model = nn.Sequential(*layers).requires_grad_(False)
     model[-1].bias.data -= model(IMAGES).mean(0)
     labels = model(IMAGES).argmax(1)
     from benchmark.evaluation.audit import Audit
@@ -145,17 +129,17 @@ def test_the_real_package_bounds_a_transformer() -> None:
     assert (crowned > 0).any()
     assert ((crowned > 0) <= (ours > 0)).all()
     Audit(model, IMAGES, labels, crowned, "crown").descend((crowned > 0).nonzero()[:, 0], 0, 30)
-    best = slice(int(crowned.argmax()), int(crowned.argmax()) + 1)
-    assert certified_at(model, IMAGES[best], labels[best], 0.99 * float(crowned[best]), alpha_steps=5).all()
+    best = int(crowned.argmax())
+    assert certified_at(model, IMAGES, labels, 0.99 * float(crowned[best]), alpha_steps=5)[best]
 
 
 def test_the_real_package_is_exact_on_an_affine_network() -> None:
     pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/certificates.md")
     model = affine()
     labels = model(IMAGES).argmax(1)
-    exact, found = exact_radii(model, labels), certify(model, IMAGES, labels)
-    assert (found <= exact).all()
-    assert (found >= exact * 0.98)[exact > crown.SMALLEST].all()
+    exact, radii = exact_radii(model, labels), certify(model, IMAGES, labels)
+    assert (radii <= exact).all()
+    assert (radii >= exact * 0.98)[exact > crown.SMALLEST].all()
 
 
 def test_an_interval_outside_a_relaxation_s_domain_certifies_nothing(monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""Networks changed at random, in attributes, weights, types, hooks, methods and parts: no certificate of one is false."""
+"""Networks mutated at random, in attributes, weights, types, hooks, methods and parts: no certificate is false."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_mutation_alone_leaves_no_false_certificate(name, turn) -> None:
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_a_mutation_leaves_networks_that_run(name) -> None:
-    """Else its trials would try nothing."""
+    """Otherwise its trials would be vacuous."""
     networks = (mutated(which, [(name, 3, 21 + which)])[1] for which in range(0, CASES, 5))
     assert any(predicted(network) is not None for network in networks)
 
@@ -59,22 +59,22 @@ def test_a_mutation_leaves_networks_that_run(name) -> None:
 @pytest.mark.parametrize(
     "which", few(range(len(BASES), CASES, 4), [*range(len(BASES) + 2, CASES, 4), *range(len(BASES) + 1, CASES, 2)])
 )
-def test_bases_are_certified_and_their_attacks_find_what_lies_beyond(which) -> None:
-    """Else the fuzzer would attack nothing, or with nothing."""
+def test_bases_are_certified_and_attacks_succeed_beyond_their_radii(which) -> None:
+    """Otherwise the fuzzer would attack nothing, or without success."""
     certificate, model = base(which)
     labels = model(IMAGES).argmax(1)
     radii = certificate.certify(model, IMAGES, labels, precision=0.05)
     assert (radii > 0).all()
     double, broken = base(which)[1].double(), []
     for factor in (1.0, 10.0, 100.0, 1000.0):
-        three = zip(IMAGES, labels.tolist(), (factor * radii).tolist(), strict=True)
-        broken.append(any(breaks(model, double, *one) for one in three))
+        triples = zip(IMAGES, labels.tolist(), (factor * radii).tolist(), strict=True)
+        broken.append(any(breaks(model, double, *triple) for triple in triples))
     assert not broken[0]
     assert any(broken[1:])
 
 
 @pytest.mark.parametrize("wrong", [lambda y: y * torch.nan, lambda y: 0 * y, lambda y: -y])
-def test_an_answer_that_is_nan_tied_or_another_class_is_found(wrong) -> None:
+def test_an_answer_that_is_nan_tied_or_another_class_is_detected(wrong) -> None:
     _, model = base(0)
     label = int(model(IMAGES[:1]).argmax())
     double = base(0)[1].double()

@@ -25,29 +25,44 @@ def spec(**changes) -> DataSpec:
     return DataSpec(**{"source": "digits", "validation": 5, "shape": (3, 32, 32), "classes": 10, **changes})
 
 
-def test_digits_are_the_real_ones_split_as_pinned(tmp_path) -> None:
-    track = tracks.load("digits")
-    assert set(track.data.sha256) == {"train", "validation", "test"}
-    assert prepare(track.data, tmp_path) == track.data.sha256
+def test_digits_are_the_real_ones_split_as_pinned_and_changes_are_refused(tmp_path) -> None:
+    data = tracks.load("digits").data
+    assert set(data.sha256) == {"train", "validation", "test"}
+    assert prepare(data, tmp_path) == data.sha256
     images = load_split(tmp_path, "test")
-    assert len(images) == 400
     assert images.pixels.shape == (400, 1, 8, 8)
-    assert images.floats().min() == 0
-    assert images.floats().max() == 1
+    assert (images.floats().min(), images.floats().max()) == (0, 1)
     counts = np.bincount(images.labels)
     assert counts.max() - counts.min() <= 2  # stratified
+    wrong = data.model_copy(update={"sha256": {"test": "0" * 64}})
+    with pytest.raises(BenchmarkError, match=f"{data.sha256['test']}, the track pins {'0' * 64}"):
+        prepare(wrong, tmp_path)
+    with pytest.raises(
+        BenchmarkError, match="; the files in data/there differ from the track's: put the right ones there"
+    ):
+        prepare(wrong.model_copy(update={"path": "data/there"}), tmp_path)
+    path = tmp_path / "train.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(BenchmarkError, match=r"damaged \(sha256"):
+        load_split(tmp_path, "train")
+    path.unlink()
+    with pytest.raises(BenchmarkError, match="is missing"):
+        load_split(tmp_path, "train")
 
 
-def test_splits_are_disjoint_and_complete() -> None:
+def test_splits_are_disjoint_complete_and_fixed_by_the_seed() -> None:
     numbered = Images(np.arange(200, dtype=np.uint8).reshape(200, 1, 1, 1), np.arange(200) % 10)
-    parts = split(spec(validation=30, test=40), {"all": numbered})
-    values = [part.pixels.ravel() for part in parts.values()]
-    assert [len(v) for v in values] == [130, 30, 40]
+
+    def parts(**changes) -> list[np.ndarray]:
+        return [
+            part.pixels.ravel() for part in split(spec(validation=30, test=40, **changes), {"all": numbered}).values()
+        ]
+
+    values, again, other = parts(), parts(), parts(seed=1)
+    assert [len(part) for part in values] == [130, 30, 40]
     assert sorted(np.concatenate(values)) == list(range(200))
-    again = split(spec(validation=30, test=40), {"all": numbered})
-    assert all(np.array_equal(parts[name].pixels, again[name].pixels) for name in parts)
-    other = split(spec(validation=30, test=40, seed=1), {"all": numbered})
-    assert not np.array_equal(parts["test"].pixels, other["test"].pixels)
+    assert all(np.array_equal(a, b) for a, b in zip(values, again, strict=True))
+    assert not np.array_equal(values[2], other[2])
 
 
 def test_evaluation_images_are_the_same_for_everyone() -> None:
@@ -71,78 +86,26 @@ def test_archives(tmp_path, monkeypatch, kind) -> None:
     assert np.array_equal(pools["test"].labels, LABELS[:6] if kind == "mnist" else LABELS[14:])
 
 
+def test_a_corrupt_archive_and_an_unknown_one_are_refused(tmp_path, monkeypatch) -> None:
+    write_cifar(tmp_path, monkeypatch, "cifar10")
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"cut short")
+    for dataset, message in (("cifar10", "cifar10 archive"), ("cifar11", "did you mean 'cifar10'")):
+        with pytest.raises(BenchmarkError, match=message):
+            read(spec(source="torchvision_archive", dataset=dataset, path=str(tmp_path)))
+
+
 def test_image_folder(tmp_path) -> None:
     write_folder(tmp_path)
-    pools = read(spec(source="image_folder", path=str(tmp_path), classes=2))
+    folder = spec(source="image_folder", path=str(tmp_path), classes=2)
+    pools = read(folder)
     assert np.array_equal(pools["train"].pixels, PIXELS[:6])
     assert pools["test"].labels.tolist() == [0, 0, 0, 1, 1, 1]
-    (tmp_path / "train/cat/images").mkdir()  # as TinyImageNet has it
+    (tmp_path / "train/cat/images").mkdir()  # as in TinyImageNet
     for image in [*(tmp_path / "train/cat").glob("*.png")]:
         image.rename(tmp_path / "train/cat/images" / image.name)
-    assert np.array_equal(
-        read(spec(source="image_folder", path=str(tmp_path), classes=2))["train"].pixels, pools["train"].pixels
-    )
+    assert np.array_equal(read(folder)["train"].pixels, pools["train"].pixels)
     smaller = read(spec(source="image_folder", path=str(tmp_path), classes=2, shape=(1, 16, 16)))
     assert smaller["train"].pixels.shape == (6, 1, 16, 16)
-
-
-def test_hugging_face_parquet(tmp_path) -> None:
-    write_parquet(tmp_path / "train-00000-of-00002.parquet", slice(0, 7))
-    write_parquet(tmp_path / "train-00001-of-00002.parquet", slice(7, 14))
-    write_parquet(tmp_path / "test.parquet", slice(14, 20), "image", "fine_label")
-    pools = read(spec(source="parquet", path=str(tmp_path)))
-    assert np.array_equal(pools["train"].pixels, PIXELS[:14])
-    assert np.array_equal(pools["test"].labels, LABELS[14:])
-
-
-def test_the_repository_holds_no_image_of_the_jpeg_track() -> None:
-    track = tracks.load("cifar10_jpeg")
-    listed = subprocess.run(["git", "ls-files", track.data.path], capture_output=True, text=True)
-    assert listed.returncode == 0, listed.stderr
-    assert not listed.stdout
-
-
-@pytest.mark.slow
-def test_the_jpeg_track_where_its_images_are_at_hand(tmp_path) -> None:
-    track = tracks.load("cifar10_jpeg")
-    if not (Path(track.data.path) / "train.parquet").exists():
-        pytest.skip(f"no {track.data.path} in this checkout")
-    assert prepare(track.data, tmp_path) == track.data.sha256
-
-
-def test_a_wrong_pin_shows_both_hashes(tmp_path) -> None:
-    track = tracks.load("digits")
-    wrong = track.data.model_copy(update={"sha256": {"test": "0" * 64}})
-    with pytest.raises(BenchmarkError, match=f"{track.data.sha256['test']}, the track pins {'0' * 64}"):
-        prepare(wrong, tmp_path)
-    with pytest.raises(
-        BenchmarkError, match=r"; the files in data/there differ from the track's: put the right ones there"
-    ):
-        prepare(wrong.model_copy(update={"path": "data/there"}), tmp_path)
-
-
-def test_damaged_prepared_data(tmp_path) -> None:
-    prepare(tracks.load("digits").data, tmp_path)
-    path = tmp_path / "train.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(BenchmarkError, match=r"damaged \(sha256"):
-        load_split(tmp_path, "train")
-    path.unlink()
-    with pytest.raises(BenchmarkError, match="is missing"):
-        load_split(tmp_path, "train")
-
-
-def test_labels_and_shapes_that_do_not_fit_the_track() -> None:
-    with pytest.raises(BenchmarkError, match="images are 1x8x8"):
-        read(spec(test=5))
-    with pytest.raises(BenchmarkError, match=r"outside 0\.\.8"):
-        read(spec(shape=(1, 8, 8), classes=9, test=5))
-    with pytest.raises(BenchmarkError, match="no test split of its own"):
-        split(spec(), {"all": Images(PIXELS, LABELS)})
-    with pytest.raises(BenchmarkError, match="cannot hold 500"):
-        split(spec(test=500), {"all": Images(PIXELS, LABELS)})
-    with pytest.raises(BenchmarkError, match="unknown data source 'digit'; did you mean 'digits'"):
-        read(spec(source="digit"))
 
 
 def put(root: Path, name: str, content: bytes | np.ndarray) -> None:
@@ -153,7 +116,7 @@ def put(root: Path, name: str, content: bytes | np.ndarray) -> None:
         Image.fromarray(content).save(root / name)
 
 
-def test_class_folders_that_are_numbers_are_their_labels_and_hidden_ones_are_none(tmp_path) -> None:
+def test_class_folders_that_are_numbers_are_their_labels_and_hidden_ones_are_skipped(tmp_path) -> None:
     for name in ("train", "test"):
         for label in range(12):
             put(tmp_path, f"{name}/{label}/a.png", np.full((32, 32, 3), 20 * label, np.uint8))
@@ -169,71 +132,91 @@ SHA256 = hashlib.sha256(b"no image").hexdigest()
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "message"),
     [
-        ("train/cat/odd.png", WORDS, r"train/cat/odd\.png: .*which is not 8 bits a channel"),
+        ("train/cat/odd.png", WORDS, r"train/cat/odd\.png: .*is not 8 bits a channel"),
         ("train/cat/odd.png", np.full((32, 32, 4), 100, np.uint8), r"odd\.png: .*it is partly transparent"),
         ("train/cat/0.png", b"no image", rf"0\.png does not open as an image \(sha256 {SHA256}"),
-        ("train/cat/float.tiff", b"", r"float\.tiff is an image of a kind that is not read; convert it to PNG"),
-        ("train/beside.png", b"", r"beside\.png stands in no folder of a class"),
-        ("train/zebra/0.png", b"", "'zebra' stands in only one"),
-        ("test/0/.keep", b"", "'0' stands in only one"),
+        ("train/cat/float.tiff", b"", r"float\.tiff is an image of a format that is not read; convert it to PNG"),
+        ("train/beside.png", b"", r"beside\.png is in no class folder"),
+        ("train/zebra/0.png", b"", "'zebra' is in only one"),
+        ("test/0/.keep", b"", "'0' is in only one"),
+        (None, 3, "has folders of 2 classes, the track says 3"),
+        ("test/dog", None, r"test/dog holds no image"),
     ],
 )
-def test_an_image_folder_that_would_not_be_read_as_meant_is_refused_by_name(tmp_path, name, content, words) -> None:
+def test_ambiguous_image_folders_are_refused_by_name(tmp_path, name, content, message) -> None:
     write_folder(tmp_path)
-    put(tmp_path, name, content)
-    with pytest.raises(BenchmarkError, match=words):
-        read(spec(source="image_folder", path=str(tmp_path), classes=2))
-
-
-def test_a_class_without_an_image_and_one_that_is_missing_are_named(tmp_path) -> None:
-    write_folder(tmp_path)
-    with pytest.raises(BenchmarkError, match="has folders of 2 classes, the track says 3"):
-        read(spec(source="image_folder", path=str(tmp_path), classes=3))
-    for path in (tmp_path / "test/dog").iterdir():
+    if name is not None and content is not None:
+        put(tmp_path, name, content)
+    for path in (tmp_path / name).iterdir() if content is None else ():
         path.unlink()
-    with pytest.raises(BenchmarkError, match=r"test/dog holds no image"):
-        read(spec(source="image_folder", path=str(tmp_path), classes=2))
+    with pytest.raises(BenchmarkError, match=message):
+        read(spec(source="image_folder", path=str(tmp_path), classes=3 if name is None else 2))
 
 
-JUNK = pa.table({"img": [{"bytes": b"junk", "path": None}], "label": [0]})
+def test_hugging_face_parquet(tmp_path) -> None:
+    write_parquet(tmp_path / "train-00000-of-00002.parquet", slice(0, 7))
+    write_parquet(tmp_path / "train-00001-of-00002.parquet", slice(7, 14))
+    with pytest.raises(BenchmarkError, match=rf"no test\*\.parquet in {tmp_path}"):
+        read(spec(source="parquet", path=str(tmp_path)))
+    write_parquet(tmp_path / "test.parquet", slice(14, 20), "image", "fine_label")
+    pools = read(spec(source="parquet", path=str(tmp_path)))
+    assert np.array_equal(pools["train"].pixels, PIXELS[:14])
+    assert np.array_equal(pools["test"].labels, LABELS[14:])
+    truncated = tmp_path / "train-00001-of-00002.parquet"
+    truncated.write_bytes(truncated.read_bytes()[:-100])
+    with pytest.raises(BenchmarkError, match=rf"{truncated} is no readable parquet file \(sha256 .*the data set's own"):
+        read(spec(source="parquet", path=str(tmp_path)))
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (None, r"no train\*\.parquet in .*; put the data set's parquet files there"),
         (b"cut short", hashlib.sha256(b"cut short").hexdigest()),
-        (JUNK, r"row 0 does not open as an image \(sha256 .*put the data set's own file there"),
+        (
+            pa.table({"img": [{"bytes": b"junk", "path": None}], "label": [0]}),
+            r"row 0 does not open as an image \(sha256 .*replace it with the data set's own file",
+        ),
         (pa.table({"img": [None], "label": [0]}), "row 0 does not open"),
         (pa.table({"pixels": [1]}), "no column img or image; it has pixels"),
     ],
 )
-def test_bad_parquet_is_one_line(tmp_path, content, words) -> None:
+def test_bad_parquet_is_refused_in_one_line(tmp_path, content, message) -> None:
     path = tmp_path / "train.parquet"
     if isinstance(content, bytes):
         path.write_bytes(content)
     elif content is not None:
         pq.write_table(content, path)
-    with pytest.raises(BenchmarkError, match=words) as error:
+    with pytest.raises(BenchmarkError, match=message) as error:
         read(spec(source="parquet", path=str(tmp_path)))
     assert "\n" not in str(error.value)
 
 
-def test_truncated_parquet_and_a_missing_split_are_named(tmp_path) -> None:
-    given, train = spec(source="parquet", path=str(tmp_path)), tmp_path / "train.parquet"
-    write_parquet(train, slice(0, 14))
-    with pytest.raises(BenchmarkError, match=rf"no test\*\.parquet in {tmp_path}"):
-        read(given)
-    train.write_bytes(train.read_bytes()[:-100])
-    with pytest.raises(BenchmarkError, match=rf"{train} is no readable parquet file \(sha256 .*put the data set's own"):
-        read(given)
+def test_the_repository_holds_no_image_of_the_jpeg_track() -> None:
+    listed = subprocess.run(["git", "ls-files", tracks.load("cifar10_jpeg").data.path], capture_output=True, text=True)
+    assert (listed.returncode, listed.stdout) == (0, ""), listed.stderr
 
 
-def test_a_corrupt_archive_and_an_unknown_one_are_one_line(tmp_path, monkeypatch) -> None:
-    write_cifar(tmp_path, monkeypatch, "cifar10")
-    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"cut short")
-    for dataset, words in (("cifar10", "cifar10 archive"), ("cifar11", "did you mean 'cifar10'")):
-        with pytest.raises(BenchmarkError, match=words):
-            read(spec(source="torchvision_archive", dataset=dataset, path=str(tmp_path)))
+@pytest.mark.slow
+def test_the_jpeg_track_if_its_images_are_present(tmp_path) -> None:
+    track = tracks.load("cifar10_jpeg")
+    if not (Path(track.data.path) / "train.parquet").exists():
+        pytest.skip(f"no {track.data.path} in this checkout")
+    assert prepare(track.data, tmp_path) == track.data.sha256
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: read(spec(test=5)), "images are 1x8x8"),
+        (lambda: read(spec(shape=(1, 8, 8), classes=9, test=5)), r"outside 0\.\.8"),
+        (lambda: split(spec(), {"all": Images(PIXELS, LABELS)}), "no test split of its own"),
+        (lambda: split(spec(test=500), {"all": Images(PIXELS, LABELS)}), "cannot hold 500"),
+        (lambda: read(spec(source="digit")), "unknown data source 'digit'; did you mean 'digits'"),
+    ],
+)
+def test_data_that_do_not_fit_the_track_are_refused(call, message) -> None:
+    with pytest.raises(BenchmarkError, match=message):
+        call()

@@ -1,4 +1,4 @@
-"""Caltech-101 and Flowers-102 in their public layouts, of a few tiny images that the tests write."""
+"""Caltech-101 and Flowers-102 in their public layouts, with a few tiny images that the tests write."""
 
 from __future__ import annotations
 
@@ -53,17 +53,13 @@ def test_bad_caltech101(tmp_path) -> None:
         read(spec("caltech102", tmp_path))
 
 
-def test_flowers102(tmp_path, monkeypatch) -> None:
+def test_flowers102_and_its_refusals(tmp_path, monkeypatch) -> None:
     write_flowers(tmp_path, monkeypatch)
     pools = read(spec("flowers102", tmp_path))
     assert list(zip(greys(pools["train"]), pools["train"].labels.tolist(), strict=True)) == [
         (60, 1), (10, 0), (110, 2), (250, 2),
     ]  # fmt: skip
     assert list(zip(greys(pools["test"]), pools["test"].labels.tolist(), strict=True)) == [(160, 0), (210, 1)]
-
-
-def test_bad_flowers102(tmp_path, monkeypatch) -> None:
-    write_flowers(tmp_path, monkeypatch)
     (tmp_path / "flowers-102/jpg/image_00004.jpg").unlink()
     with pytest.raises(BenchmarkError, match=r"image_00004\.jpg is missing"):
         read(spec("flowers102", tmp_path))

@@ -1,4 +1,4 @@
-"""The tracks that ship: each loads, and those of usual archives are read from files in their layout."""
+"""The shipped tracks: each loads, and those of usual archives read files in their layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmark.specs.threat import AttackSpec
 from benchmark.specs.track import Track
 
 
-def test_every_track_loads_and_its_radii_are_those_written() -> None:
+def test_every_track_loads_with_its_radii() -> None:
     for name in tracks.names():
         assert tracks.load(name).suites
     cifar10 = tracks.load("cifar10")
@@ -52,7 +52,7 @@ def test_a_shipped_track_reads_its_archive(name, tmp_path, monkeypatch) -> None:
 
 
 def test_imagenets_validation_folder_alone_gives_the_splits_of_its_track(tmp_path) -> None:
-    """As many images a class as the track wants, drawn by its seed, and no others are read."""
+    """Only as many images a class as the track needs are read, drawn by its seed."""
     for label in range(3):
         for number in range(9):
             path = tmp_path / f"n{label:08d}/{number}.png"
@@ -73,7 +73,7 @@ def test_imagenets_validation_folder_alone_gives_the_splits_of_its_track(tmp_pat
 
 @pytest.mark.parametrize("eps", ["8/255", "0.0313725", 8 / 255])
 def test_robustbenchs_rows_fit_the_shipped_track(tmp_path, monkeypatch, eps) -> None:
-    """However the radius is written, in six digits too."""
+    """For every way to write the radius, including six digits."""
     row = {
         "link": "https://arxiv.org/abs/1", "name": "A paper", "authors": "A", "additional_data": False, "number_forward_passes": 1, "dataset": "cifar10",
         "venue": "V", "architecture": "A", "eps": eps, "clean_acc": "85.34", "reported": "58", "autoattack_acc": "53.42",

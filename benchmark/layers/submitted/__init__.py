@@ -1,1 +1,1 @@
-"""What a submission's own model says of its blocks and its attention."""
+"""The blocks and attention layers that a submission reports of its own model."""

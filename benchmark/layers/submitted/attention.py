@@ -1,4 +1,4 @@
-"""The attention weights of a submission's model. A file of its own, so that only what asks for them depends on it."""
+"""The attention weights of a submission's model, in a file of its own so that few steps depend on it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from benchmark.specs.methods import own_parts
 
 
 def attention(submission: str, model: nn.Module) -> list[AttentionWeights]:
-    """The attention layers of a model that this submission's method.py built: `attention(model)` of method.py where it
-    defines one, else `attention_weights`.
+    """Return the attention layers of a model that the submission built.
+
+    They come from `attention(model)` of its method.py or, if it defines none, from `attention_weights`.
 
     Raises:
-        BenchmarkError: method.py's fails or returns something else than a list of AttentionWeights with distinct names and
+        BenchmarkError: method.py's function fails or does not return a list of AttentionWeights with distinct names and
             fitting shapes; or it defines none and no attention layer is recognised.
     """
     return own_parts(submission, model, "attention", attention_weights, "AttentionWeights", _name)

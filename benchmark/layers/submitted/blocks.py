@@ -1,4 +1,4 @@
-"""The encoder blocks of a submission's model. A file of its own, so that only what asks for blocks depends on it."""
+"""The encoder blocks of a submission's model, in a file of its own so that few steps depend on it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from benchmark.specs.methods import own_parts
 
 
 def blocks(submission: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The blocks of a model that this submission's method.py built, in order, by name: `blocks(model)` of method.py where
-    it defines one, else `default_blocks`.
+    """Return the named blocks of a model that the submission built, in order.
+
+    They come from `blocks(model)` of its method.py or, if it defines none, from `default_blocks`.
 
     Raises:
-        BenchmarkError: method.py's fails or returns something else than a list of (name, module) with distinct names; or it
+        BenchmarkError: method.py's function fails or does not return a list of (name, module) with distinct names; or it
             defines none and no block is recognised.
     """
     return own_parts(submission, model, "blocks", default_blocks, "(name, module)", _name)
 
 
 def check_blocks(submission: str, model: nn.Module, shape: tuple[int, int, int]) -> None:
-    """A BenchmarkError where a model has no blocks, or one that is not called once or does not map tokens to tokens.
+    """Raise a BenchmarkError if the model has no blocks, or a block is not called once or does not map tokens to tokens.
 
     Args:
-        shape: of an image, (c, h, w); a grey one is tried.
+        shape: of an image, (c, h, w); the check runs a grey one.
     """
     block_inputs(model, blocks(submission, model), torch.full((1, *shape), 0.5))
 
