@@ -79,8 +79,17 @@ def attack(
         notes.warning(f"APGD-T needs 4 classes or more and this model has {classes}: AutoAttack ran without it")
         return images.clone()
     targets = min(TARGETS, classes - 1)
-    if engine == "reference":
-        return _reference(model, images, labels, threat, seed, component, targets, notes)
+    if engine == "reference":  # the branch of the authors' evaluation loop that runs `component` on one batch
+        authors = pyautoattack.AutoAttack(
+            model, norm=threat.norm, eps=threat.eps, seed=seed, version="standard", device=images.device
+        )
+        authors.apgd_targeted.n_target_classes = authors.fab.n_target_classes = targets
+        authors.apgd.loss, authors.fab.targeted, authors.fab.n_restarts = "ce", True, 1
+        parts = (authors.apgd, authors.apgd_targeted, authors.fab, authors.square)
+        part = dict(zip(components, parts, strict=True))[component]
+        part.seed, part.logger = seed, notes
+        with torch.no_grad():
+            return part.perturb(images, labels)
     places = indices or [*range(len(images))]
     most = max(slots, wide) if component in WIDE else slots
     search = Search(model, images, labels, places, threat.norm, threat.eps, seed, most, flops)
@@ -101,29 +110,6 @@ def attack(
                     "unreliable"
                 )
     return search.adversarial
-
-
-def _reference(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    threat: ThreatModel,
-    seed: int,
-    component: str,
-    targets: int,
-    notes: Notes,
-) -> torch.Tensor:
-    """Run the branch of the authors' evaluation loop that runs `component` on one batch."""
-    authors = pyautoattack.AutoAttack(
-        model, norm=threat.norm, eps=threat.eps, seed=seed, version="standard", device=images.device
-    )
-    authors.apgd_targeted.n_target_classes = authors.fab.n_target_classes = targets
-    authors.apgd.loss, authors.fab.targeted, authors.fab.n_restarts = "ce", True, 1
-    parts = (authors.apgd, authors.apgd_targeted, authors.fab, authors.square)
-    part = dict(zip(components, parts, strict=True))[component]
-    part.seed, part.logger = seed, notes
-    with torch.no_grad():
-        return part.perturb(images, labels)
 
 
 def flags(remaining: dict[str, int], n: int) -> list[str]:

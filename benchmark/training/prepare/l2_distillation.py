@@ -74,25 +74,25 @@ def prepare(
     model.eval()
     state = model.state_dict()
     with torch.no_grad():
-        for there, here in parts.others:
-            state[here].copy_(start.state_dict()[there].reshape(state[here].shape))
+        for old, new in parts.others:
+            state[new].copy_(start.state_dict()[old].reshape(state[new].shape))
     images = place.drawn(train_split[0], samples) if samples else train_split[0]
     layers: list[JsonValue] = []
-    for number, (there, here) in enumerate(parts.attention, start=1):
-        student = model.get_submodule(here)
+    for number, (old, new) in enumerate(parts.attention, start=1):
+        student = model.get_submodule(new)
 
-        def make(there: str = there, student: nn.Module = student) -> tuple[Tensors, History]:
-            teacher, x = layer_and_inputs(start, there, images, batch_size)
+        def make(old: str = old, student: nn.Module = student) -> tuple[Tensors, History]:
+            teacher, x = layer_and_inputs(start, old, images, batch_size)
             history = LayerFit(teacher, student, x, batch_size).run(layer_epochs, learning_rate, place.seed)
             return dict(student.state_dict()), history
 
         try:
             tensors, history = place.kept(f"attention-{number}", make)
         except BenchmarkError as error:
-            raise BenchmarkError(f"{here}, for the trained network's {there}: {error}") from None
+            raise BenchmarkError(f"{new}, for the trained network's {old}: {error}") from None
         student.load_state_dict(tensors)
-        place.say(f"{here}: relative error {history['before']:.3g} to {history['after']:.3g}")
-        layers.append({"layer": here, "of": there, **history})
+        place.say(f"{new}: relative error {history['before']:.3g} to {history['after']:.3g}")
+        layers.append({"layer": new, "of": old, **history})
     tensors, history = place.kept(
         "all-layers", lambda: _match_network(model, start, images, epochs, learning_rate, batch_size, place.seed)
     )
@@ -140,11 +140,11 @@ class LayerFit:
         self.teacher, self.student, self.x, self.batch_size = teacher, student, x, batch_size
         with torch.no_grad():
             try:
-                there, here = teacher(x[:1]).shape, student(x[:1]).shape
+                expected, given = teacher(x[:1]).shape, student(x[:1]).shape
             except (RuntimeError, ValueError) as error:  # torch's for widths, a layer's for tokens
                 raise BenchmarkError(f"tokens {tuple(x.shape[1:])} do not fit it ({said(error)})") from None
-        if here != there:
-            raise BenchmarkError(f"outputs are {tuple(there[1:])} there and {tuple(here[1:])} here")
+        if given != expected:
+            raise BenchmarkError(f"outputs are {tuple(expected[1:])} there and {tuple(given[1:])} here")
         content = student.content if isinstance(student, L2WindowAttention) else student
         self.content = content if type(content) is L2Attention else None
 
@@ -185,15 +185,15 @@ class LayerFit:
         tables = [part.bias_table for part in (self.teacher, self.student) if isinstance(part, WindowAttention)]
         if len(tables) == 2 and tables[0].shape == tables[1].shape:
             tables[1].copy_(tables[0])
-        (there,) = attention_weights(self.teacher)
-        shapes = there.query.shape, content.head_weights()[0].shape
+        (trained,) = attention_weights(self.teacher)
+        shapes = trained.query.shape, content.head_weights()[0].shape
         if shapes[0] != shapes[1]:
             sizes = [f"{heads} heads of {inner} by {width}" for heads, width, inner in shapes]
             raise BenchmarkError(f"queries are {sizes[0]} there and {sizes[1]} here")
-        query = there.query.double()
-        if there.key is not None:
+        query = trained.query.double()
+        if trained.key is not None:
             factor = float(getattr(getattr(self.teacher, "content", self.teacher), "factor", 1.0))
-            products = factor * query @ there.key.double().mT / 4
+            products = factor * query @ trained.key.double().mT / 4
             values, vectors = torch.linalg.eigh(products + products.mT)  # ascending
             inner = query.shape[2]
             query = vectors[..., -inner:] * values[..., None, -inner:].clamp(min=0).sqrt()
