@@ -85,8 +85,12 @@ class Ranks:
         """Load parameters and kept buffers of rank 0, since each rank has statistics of its own images."""
         if self.exchange is None:
             return
-        every = nn.ModuleList(modules)
-        every.load_state_dict(self.exchange("first", {} if self.rank else every.state_dict()))
+        every = [*modules]  # a submitted module may have a `state_dict` of its own
+        own = {f"{i}.{name}": t for i, module in enumerate(every) for name, t in module.state_dict().items()}
+        first = self.exchange("first", {} if self.rank else own)
+        for i, module in enumerate(every):
+            start = f"{i}."
+            module.load_state_dict({k.removeprefix(start): t for k, t in first.items() if k.startswith(start)})
 
     def check(self, batch_size: int, validation: int) -> None:
         """Raise a BenchmarkError if a batch or the validation split has too few images for the processes."""
