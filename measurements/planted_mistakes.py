@@ -92,7 +92,7 @@ Clopper-Pearson, upper bound's parameters: beta.ppf(alpha, count, n - count + 1)
 [attacks] tests/attacks/test_ball.py
 image not put back into the box: .clamp(0, 1).to(images.device) => .to(images.device)
 an image far outside the ball is taken: over.max() > 1e-5 + 1e-4 * threat.eps => over.max() > threat.eps
-[attacks] tests/attacks/test_prediction.py
+[attacks] tests/attacks/test_ball.py -k margin
 margin over the smallest other logit: others.amax(1, keepdim=True) => logits.amin(1, keepdim=True)
 [evidence] tests/evaluation/test_evidence.py
 gate, certified, but wrong when clean: (radius > 0) & (margin <= 0) => (radius > 0) & (margin < -1e9)
@@ -113,7 +113,7 @@ APGD, no momentum: torch.where(state["done"] > 0, MOMENTUM, 1.0) => torch.where(
 APGD, loss over other logits: ordered[:, -3] + ordered[:, -4] => ordered[:, -2] + ordered[:, -3]
 [attacks] tests/attacks/engine/test_square.py
 Square, schedule of the sides stands still: self.authors.p_selection(query) => self.authors.p_selection(0)
-[attacks] tests/attacks/test_pgd.py
+[attacks] tests/attacks/test_attacks.py -k foolbox
 PGD, ball twice as wide: moves.clamp(-threat.eps, threat.eps) => moves.clamp(-2 * threat.eps, 2 * threat.eps)
 [attacks] tests/attacks/test_attacks.py
 PGD, climbs down the margin: -margins(logits, labels).sum() => margins(logits, labels).sum()
@@ -121,7 +121,7 @@ PGD, climbs down the margin: -margins(logits, labels).sum() => margins(logits, l
 every attacked image is broken: state.robust[index[broken]] = False => state.robust[index] = False
 [training] tests/training/test_objectives.py
 TRADES, sign of the divergence: natural + self.beta * divergence => natural - self.beta * divergence
-[training] tests/training/test_gloro.py
+[training] tests/training/test_worst_logits.py -k gloro
 GloRo, further logit lowered: logits + move * gaps[top] => logits - move * gaps[top]
 [training] tests/training/test_worst_logits.py
 worst logits, kappa for its complement: eps_factor * (1 - self.kappa) => eps_factor * self.kappa

@@ -1,6 +1,6 @@
 """Auto-PGD on the cross-entropy (Croce and Hein 2020), 100 steps from each of several random starts, by the fast engine.
 
-Debenedetti et al. 2022 evaluate their ablations with it, with five restarts.
+Debenedetti et al. 2022 evaluate their ablations with five restarts of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def attack(
     indices: list[int] | None = None,
     slots: int = 128,
 ) -> torch.Tensor:
-    """Run APGD from `restarts` starting points on images that are classified correctly; the rest as in autoattack.py.
+    """Run APGD from `restarts` random points on images that are classified correctly; other arguments as in autoattack.py.
 
     Raises:
         BenchmarkError: fewer than one restart, or an input gradient that is not finite.

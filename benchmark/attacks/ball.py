@@ -1,4 +1,4 @@
-"""Adversarial images put back into their ball and the box [0, 1], and how far they lie from the clean ones."""
+"""Projection of adversarial images onto their ball and the box [0, 1], and their distance from the clean ones."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import torch
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 
-NO_FLOAT64 = ("mps",)  # kinds of devices
+NO_FLOAT64 = ("mps",)  # device types
 ROUNDING = 1e-12  # float64 rounding of a distance between float32 images of [0, 1]
 
 
 def exact(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor in float64; on the CPU where its device has none, as Apple's GPUs."""
+    """Return the tensor in float64, on the CPU if its device has none."""
     return (tensor.cpu() if tensor.device.type in NO_FLOAT64 else tensor).to(torch.float64)
 
 
 def distances(adversarial: torch.Tensor, images: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Linf and L2 distance of each image, in float64 pixels: (n, c, h, w) twice to (n,) each."""
+    """Return the Linf and L2 distances of images (n, c, h, w), in float64 pixels: (n,) each."""
     moved = (exact(adversarial) - exact(images)).flatten(1)
     return {"Linf": moved.abs().amax(1), "L2": torch.linalg.vector_norm(moved, dim=1)}
 
@@ -33,7 +33,7 @@ def into_ball(adversarial: torch.Tensor, images: torch.Tensor, threat: ThreatMod
         float32 images in [0, 1] whose distance, in float64, is at most `threat.eps` (+ 1e-12).
 
     Raises:
-        BenchmarkError: another shape, a value that is not finite, or an image beyond rounding outside the ball or box.
+        BenchmarkError: another shape, a pixel that is not finite, or an image outside ball or box by more than rounding.
     """
     adversarial = adversarial.detach().float()
     if adversarial.shape != images.shape:
@@ -61,9 +61,9 @@ def into_ball(adversarial: torch.Tensor, images: torch.Tensor, threat: ThreatMod
 def _clamp_linf(adversarial: torch.Tensor, images: torch.Tensor, eps: float) -> torch.Tensor:
     low, high = exact(images) - eps, exact(images) + eps
     low32, high32 = low.float(), high.float()
-    up, down = torch.full_like(low32, float("inf")), torch.full_like(low32, float("-inf"))
+    up = low32.new_tensor(torch.inf)
     low32 = torch.where(exact(low32) < low, torch.nextafter(low32, up), low32)
-    high32 = torch.where(exact(high32) > high, torch.nextafter(high32, down), high32)
+    high32 = torch.where(exact(high32) > high, torch.nextafter(high32, -up), high32)
     return torch.minimum(torch.maximum(adversarial.to(low32.device), low32), high32)
 
 

@@ -1,7 +1,6 @@
 """Carlini and Wagner's l2 attack (2017) with one constant, as Wang and Ruan 2022 use it; foolbox's implementation.
 
-The attack minimises the distance and takes no radius: an adversarial image is returned where it lies within `threat.eps`, and
-the clean image elsewhere.
+The attack minimises the distance and takes no radius. Adversarial images beyond `threat.eps` are replaced by the clean ones.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def attack(
     c: float,
     confidence: float = 0.0,
 ) -> torch.Tensor:
-    """`steps` Adam steps of `step_size` on |d|^2 + c max(0, logit_y - max other + confidence), never stopped early."""
+    """Take `steps` Adam steps of `step_size` on |d|^2 + c max(0, logit_y - max other + confidence), never stopped early."""
     if threat.norm != "L2":
         raise BenchmarkError("the cw attack measures l2; give it norm L2")
     attacker = foolbox.attacks.L2CarliniWagnerAttack(
@@ -38,6 +37,6 @@ def attack(
         abort_early=False,
     )
     target = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
-    found = attacker.run(target, images, foolbox.criteria.Misclassification(labels))
-    inside = (found.double() - images.double()).flatten(1).norm(dim=1) <= threat.eps
-    return torch.where(inside[:, None, None, None], found, images)
+    adversarial = attacker.run(target, images, foolbox.criteria.Misclassification(labels))
+    inside = (adversarial.double() - images.double()).flatten(1).norm(dim=1) <= threat.eps
+    return torch.where(inside[:, None, None, None], adversarial, images)

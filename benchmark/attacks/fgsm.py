@@ -1,7 +1,7 @@
 """The fast gradient sign method (Goodfellow et al. 2015): one step of PGD from the clean image or a random start.
 
 For training, Wong et al. 2020 start at random in the ball and step 1.25 eps: `random_start=True, step=1.25`. Debenedetti
-2022 steps 1.5 eps / steps, twice where the radius is large: `random_start=True, step=1.5, steps=2`.
+2022 takes two steps of 1.5 eps / 2 where the radius is large: `random_start=True, step=1.5, steps=2`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ def attack(
     random_start: bool = False,
     loss: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """`steps` steps of `step * eps / steps`, each projected onto the ball and the box.
-
-    `loss` is maximised in place of the cross-entropy, as in pgd.
-    """
+    """Take `steps` steps of `step * eps / steps`, each projected onto ball and box; `loss` as in pgd."""
     size = step * threat.eps / steps
     return pgd.attack(
         model, images, labels, threat, seed=seed, steps=steps, step_size=size, random_start=random_start, loss=loss

@@ -1,4 +1,4 @@
-"""Gradients of the margin at the images: where a model has none, and what attacks that follow them get in their place."""
+"""Gradients of the margin: which images have one, and what attacks get in place of a missing one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from benchmark.runtime.errors import out_of_memory, said
 def margin_gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor | None, str]:
     """Return the margin's gradient at images (n, c, h, w), or None and why there is none.
 
-    torch refuses by a RuntimeError to convert what is differentiated to numpy, and to go back through what has no
-    derivative. Any other exception, a full memory among them, says nothing of gradients and is raised.
+    torch raises a RuntimeError for a conversion to numpy and for operations without a derivative. Any other exception, such
+    as a full memory, says nothing about gradients and is raised.
     """
     probe = images.clone().requires_grad_()
     try:
@@ -30,8 +30,8 @@ def margin_gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor
 
 
 def usable_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, str]:
-    """Return which images (n, c, h, w) have a gradient of the margin that is finite and not zero, (n,) bool; and why the
-    model has none at all, "" where it has.
+    """Return which images (n, c, h, w) have a finite gradient of the margin that is not zero, (n,) bool; and why the model
+    has no gradient at all, or "".
     """
     gradient, problem = margin_gradient(model, images, labels)
     if gradient is None:
@@ -40,20 +40,20 @@ def usable_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tenso
 
 
 def attackable(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[nn.Module, str]:
-    """Return a model of the open division with gradients that attacks can follow, and why it has none; "" where it has.
+    """Return the model with gradients that attacks can follow, and why its own has none, or "".
 
-    The logits are the model's own. A gradient that is not finite becomes 0, and so does all of it where the model gives none
-    at images (n, c, h, w): an attack then moves by its random starts alone.
+    The logits are the model's own. Gradients that are not finite become 0; without any at images (n, c, h, w) all are 0, and
+    an attack moves by its random starts alone.
     """
     gradient, problem = margin_gradient(model, images, labels)
     return FiniteGradients(model, follows=gradient is not None).eval(), problem
 
 
 class FiniteGradients(nn.Module):
-    """The same function with a gradient of 0 wherever the model's own is not finite; 0 everywhere unless it `follows` it.
+    """The same function with a gradient of 0 where the model's is not finite; 0 everywhere unless `follows`.
 
     Attributes:
-        asked: how many gradients were asked for, one an image and pass.
+        asked: how many gradients were computed, one an image and pass.
         odd: how many of them were not finite.
     """
 
@@ -67,11 +67,11 @@ class FiniteGradients(nn.Module):
         if self.follows:
             return self.model(followed)
         logits = self.model(images.detach()).detach()
-        return logits + 0 * followed.flatten(1).sum(1, keepdim=True).to(logits)  # whose gradient is 0
+        return logits + 0 * followed.flatten(1).sum(1, keepdim=True).to(logits)  # has a gradient, of 0
 
 
 class _Finite(torch.autograd.Function):
-    """The images; backwards, their gradient with 0 for what is not finite, which `counter` counts."""
+    """The identity, whose gradient has 0 for what is not finite; `counter` counts the images."""
 
     @staticmethod
     def forward(ctx: Any, images: torch.Tensor, counter: FiniteGradients) -> torch.Tensor:

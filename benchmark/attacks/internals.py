@@ -1,4 +1,4 @@
-"""What only the process that holds a model can measure: its size, and what a pass does beside returning logits."""
+"""Measurements that need the model in this process: its size, and what a pass does beside returning logits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.runtime.errors import out_of_memory, said
 
-DYNAMIC = (  # in the words of AutoAttack's own check
+DYNAMIC = (  # the text of AutoAttack's own check
     "it seems to be a dynamic defense! The evaluation with AutoAttack might be insufficient. See flags_doc.md for details."
 )
 TAKES_GRADIENTS = frozenset(checks.funcs)  # functions of torch, by name
@@ -27,28 +27,28 @@ _TRACING = threading.Lock()
 class Internals:
     parameters: int
     flops: Annotated[int, Field(ge=0, lt=2**63)]  # of a pass over one image
-    changes_itself: bool  # weights or buffers, in a pass in evaluation mode
-    dynamic: tuple[str, ...]  # what AutoAttack's check says against gradients taken inside a pass
+    changes_itself: bool  # weights or buffers change in a pass in evaluation mode
+    dynamic: tuple[str, ...]  # AutoAttack's warnings about gradients taken inside a pass
     uncounted: str = ""  # why FLOPs could not be counted
 
 
 class Remote(nn.Module):
-    """A model that stands for another, as for one in another process."""
+    """A stand-in for another model, such as one in another process."""
 
     def internals(self, images: torch.Tensor) -> Internals:
         raise NotImplementedError
 
 
 def internals(model: nn.Module, images: torch.Tensor) -> Internals:
-    """Measure the model on images (n, c, h, w), where it is.
+    """Measure the model on images (n, c, h, w), in the process that holds it.
 
-    Of a model in another process these are that process's words: they decide what is said of a row, never whether an image
-    counts as right.
+    For a model in another process these are that process's claims: they are reported, and never decide whether an image
+    counts as correct.
     """
     if isinstance(model, Remote):
         return model.internals(images)
     devices = [images.device] if images.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):  # what a random model draws here is not missing elsewhere
+    with torch.random.fork_rng(devices):  # a random model must not change later draws
         before = _state(model)
         with torch.no_grad():
             for _ in range(2):
@@ -60,8 +60,9 @@ def internals(model: nn.Module, images: torch.Tensor) -> Internals:
 
 
 def flops(model: nn.Module, images: torch.Tensor) -> tuple[int, str]:
-    """Return the FLOPs of a pass over the first of the images (n, c, h, w), of products, convolutions and attention; and "",
-    or 0 and why where torch cannot count a model's operations.
+    """Return the FLOPs of a pass over the first of images (n, c, h, w), and ""; or 0 and why torch could not count them.
+
+    Products, convolutions and attention count.
     """
     counter = FlopCounterMode(display=False)
     try:
@@ -75,7 +76,7 @@ def flops(model: nn.Module, images: torch.Tensor) -> tuple[int, str]:
 
 
 def _dynamic(model: nn.Module, images: torch.Tensor) -> tuple[str, ...]:
-    """Return what AutoAttack's check says of gradients taken inside a pass, by a tracer that nobody puts aside unseen."""
+    """Return AutoAttack's warnings about gradients taken inside a pass, by a tracer that cannot be removed unnoticed."""
     taken: set[str] = set()
 
     def trace(frame: FrameType, event: str, _: object) -> None:
@@ -94,7 +95,7 @@ def _dynamic(model: nn.Module, images: torch.Tensor) -> tuple[str, ...]:
             with torch.no_grad():
                 model(images)
             untouched = sys.gettrace() is trace and not _Watch.changed
-        finally:  # what traced before goes on
+        finally:  # the tracers of before go on
             sys.settrace(outer)
             threading.settrace(of_threads)
     if not untouched:
@@ -103,7 +104,7 @@ def _dynamic(model: nn.Module, images: torch.Tensor) -> tuple[str, ...]:
 
 
 class _Watch:
-    """Sees calls of sys.settrace in this process, by an audit hook, which nobody can remove."""
+    """Notices calls of sys.settrace in this process, by an audit hook, which nobody can remove."""
 
     installed = changed = False
 
@@ -114,14 +115,14 @@ class _Watch:
 
 
 def _state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Copies of its weights and buffers, dense; what quantised layers pack is no tensor."""
-    held = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
-    return {name: t.to_dense() if t.layout != torch.strided else t.clone() for name, t in held.items()}
+    """Return dense copies of weights and buffers; the packed weights of quantised layers are no tensors."""
+    tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    return {name: t.to_dense() if t.layout != torch.strided else t.clone() for name, t in tensors.items()}
 
 
 @dataclass
 class Notes:
-    """A logger that keeps what AutoAttack's checks warn of, once each. Anyone in a process may silence Python's own."""
+    """A logger that keeps each warning of AutoAttack's checks once. Any code in the process may silence Python's own."""
 
     warnings: list[str] = field(default_factory=list)
 
@@ -131,6 +132,6 @@ class Notes:
             self.warnings.append(line)
 
     def info(self, text: object) -> None:
-        """Nothing: progress of the authors' files, which is no warning."""
+        """Ignore progress messages of the authors' files."""
 
     debug = info

@@ -1,7 +1,7 @@
 """Projected gradient descent (Madry et al. 2018) on the cross-entropy or the margin, Linf and l2, from a random start.
 
-The steps are those of foolbox, operation by operation: from the same generator both visit the same points (a test compares
-them). Nothing here reads a number back from the device, so that a training step that contains the attack can be captured.
+The steps repeat foolbox operation by operation: from the same generator both visit the same points (a test compares them).
+Nothing here reads a number back from the device, so a training step that contains the attack can be captured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmark.specs.threat import ThreatModel
 
 CLIMBS = ("cross_entropy", "margin")
 Loss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that the attack climbs
-TINY = 1e-12  # norms below it are taken for it
+TINY = 1e-12  # the smallest norm that is divided by
 
 
 def attack(
@@ -34,15 +34,16 @@ def attack(
     climb: str = "cross_entropy",
     loss: Loss | None = None,
 ) -> torch.Tensor:
-    """`steps` steps of `step_size` pixels along the sign (Linf) or the direction (l2) of the gradient.
+    """Take `steps` steps of `step_size` pixels along the sign (Linf) or the direction (l2) of the gradient.
 
-    With `seed` None it draws from torch's global generator, as training does. `climb` is "cross_entropy" with `labels`, or
-    "margin", the largest other logit less the true one (objective f6 of Carlini and Wagner 2017, untargeted, which papers
-    call CW with a number of steps; their own attack is `cw`). `loss`, a function of the logits summed over the batch, is
-    maximised in place of either.
+    Args:
+        seed: None to draw from torch's global generator, as training does.
+        climb: "cross_entropy", or "margin", the largest other logit less the true one (objective f6 of Carlini and Wagner
+            2017, untargeted, which papers call CW with a number of steps; their own attack is `cw`).
+        loss: maximised in place of either; a function of the logits, summed over the batch.
 
     Raises:
-        BenchmarkError: no such `climb`, or both it and `loss`.
+        BenchmarkError: no such `climb`, or "margin" together with `loss`.
     """
     if climb not in CLIMBS or (loss is not None and climb != CLIMBS[0]):
         raise BenchmarkError(
@@ -60,21 +61,17 @@ def attack(
 
     points = _start(images, threat).clamp(0, 1) if random_start else images
     for _ in range(steps):
-        gradient = _gradient(model, points, objective)
+        leaf = points.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            gradient = torch.autograd.grad(objective(model(leaf)), leaf)[0]
         direction = gradient.sign() if threat.norm == "Linf" else gradient * (1 / _norms(gradient))
         moved = points + step_size * direction
         points = (images + _projected(moved - images, threat)).clamp(0, 1)
     return points
 
 
-def _gradient(model: nn.Module, points: torch.Tensor, objective: Loss) -> torch.Tensor:
-    leaf = points.detach().clone().requires_grad_()
-    with torch.enable_grad():
-        return torch.autograd.grad(objective(model(leaf)), leaf)[0]
-
-
 def _start(images: torch.Tensor, threat: ThreatModel) -> torch.Tensor:
-    """Uniform in the ball; for l2 the first n coordinates of a uniform point on the sphere of n + 2 (Voelker et al. 2017)."""
+    """Draw uniformly from the ball; in l2 by n coordinates of a point on the sphere of n + 2 (Voelker et al. 2017)."""
     eps = threat.eps
     if threat.norm == "Linf":
         return images + (torch.rand_like(images) * (2 * eps) - eps)
@@ -91,6 +88,5 @@ def _projected(moves: torch.Tensor, threat: ThreatModel) -> torch.Tensor:
 
 
 def _norms(vectors: torch.Tensor) -> torch.Tensor:
-    """l2 norms of (n, c, h, w), at least TINY: (n, 1, 1, 1)."""
-    norms = vectors.flatten(1).square().sum(1).sqrt().clamp(min=TINY)
-    return norms[:, None, None, None]
+    """Return the l2 norms of (n, c, h, w), at least TINY: (n, 1, 1, 1)."""
+    return vectors.flatten(1).square().sum(1).sqrt().clamp(min=TINY)[:, None, None, None]

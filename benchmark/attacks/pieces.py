@@ -1,4 +1,4 @@
-"""A model whose device has no memory for a whole batch and its gradient: the same function in pieces."""
+"""A model whose device lacks memory for a whole batch and its gradient: the same function in pieces."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from benchmark.attacks.internals import Internals, Remote, internals
 from benchmark.attacks.prediction import MIN_ROWS, checked, padded
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 
-ROUNDING = 1e-4  # of the largest logit
-MOST = 4096  # images in a pass, beyond which a GPU gets no faster
+ROUNDING = 1e-4  # relative to the largest logit
+MOST = 4096  # images in a pass; a GPU is no faster with more
 
 
 def fitting(model: nn.Module, images: torch.Tensor, say: Callable[[str], None] = lambda _: None) -> nn.Module:
-    """Return the model itself where a pass over images (n, c, h, w) and its gradient fit into memory, else `InPieces` of it,
-    and `say` so. Raise a BenchmarkError where not even `MIN_ROWS` images fit.
+    """Return the model itself if a pass over images (n, c, h, w) and its gradient fit into memory, else `InPieces` of it.
+
+    Raises:
+        BenchmarkError: not even `MIN_ROWS` images fit.
     """
     size = len(images)
     while not _fits(model, images, size):
@@ -38,8 +40,8 @@ def fitting(model: nn.Module, images: torch.Tensor, say: Callable[[str], None] =
 
 
 def room(model: nn.Module, images: torch.Tensor, most: int = MOST) -> int:
-    """Return how many images a pass may have on a GPU: as many as the batch (n, c, h, w), doubled while a pass and its
-    gradient fit, up to `most`. The model is as `fitting` returns it.
+    """Return how many images a pass may have on a GPU: the size of the batch (n, c, h, w), doubled while a pass and its
+    gradient fit, up to `most`. Pass the model that `fitting` returned.
     """
     size = len(images)
     if isinstance(model, InPieces):
@@ -51,8 +53,10 @@ def room(model: nn.Module, images: torch.Tensor, most: int = MOST) -> int:
 
 
 class InPieces(Remote):
-    """Images (n, c, h, w) to logits (n, classes), at most `most` in a pass. For the gradient each pass is made again, with
-    the same random numbers, so that one is in memory at a time. No gradient of a gradient is to be had, nor by the weights.
+    """A map from images (n, c, h, w) to logits (n, classes), at most `most` images in a pass.
+
+    The gradient repeats each pass with the same random numbers, so that one is in memory at a time. There is no second
+    derivative, and no gradient by the weights.
     """
 
     def __init__(self, model: nn.Module, most: int) -> None:
@@ -63,7 +67,7 @@ class InPieces(Remote):
         return torch.cat([_Piece.apply(piece, self.model) for piece in images.split(self.most)])
 
     def internals(self, images: torch.Tensor) -> Internals:
-        """What is said of the model itself (attacks/internals.py), on images that fit."""
+        """Measure the model itself on images that fit."""
         return internals(self.model, images[: self.most])
 
 
@@ -71,21 +75,21 @@ class _Piece(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: torch.Tensor, model: nn.Module) -> torch.Tensor:
         ctx.model, ctx.drawn = model, (torch.get_rng_state(), get_device_states(images))
-        found = _logits(model, images)
-        ctx.save_for_backward(images, found)
-        return found
+        logits = _logits(model, images)
+        ctx.save_for_backward(images, logits)
+        return logits
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None]:
-        images, found = ctx.saved_tensors
+        images, before = ctx.saved_tensors
         leaf = images.detach().requires_grad_()
         cpu, (devices, states) = ctx.drawn
         with torch.random.fork_rng(devices), torch.enable_grad():
             torch.set_rng_state(cpu)
             set_device_states(devices, states)
             logits = _logits(ctx.model, leaf.clone())
-        if not torch.allclose(logits.detach(), found, rtol=0, atol=ROUNDING * (1 + float(found.abs().max()))):
+        if not torch.allclose(logits.detach(), before, rtol=0, atol=ROUNDING * (1 + float(before.abs().max()))):
             raise BenchmarkError("the model gives other logits where their gradient is asked for than where it is not")
         if not logits.requires_grad:
             return None, None
@@ -98,7 +102,7 @@ def _logits(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 
 def _fits(model: nn.Module, images: torch.Tensor, count: int) -> bool:
-    """Whether a pass of `count` images, those given over and over, and its gradient fit into memory."""
+    """Return whether a pass of `count` images, the given ones repeated, and its gradient fit into memory."""
     devices = [images.device] if images.device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices):

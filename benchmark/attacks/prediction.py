@@ -1,4 +1,4 @@
-"""Predictions of the float32 model in fixed batches, so that anyone who replays the images computes the same logits.
+"""Predictions of the float32 model in fixed batches, so that a replay of the images computes the same logits.
 
 A prediction is correct when the true logit is above every other; a tie counts as wrong.
 """
@@ -20,7 +20,7 @@ MIN_ROWS = 8
 
 @dataclass(frozen=True)
 class Predictions:
-    """What the float32 model predicts for a set of images, each (n,)."""
+    """Predictions of the float32 model for n images, each (n,)."""
 
     prediction: torch.Tensor
     margin: torch.Tensor  # true logit less the largest other; correct when above 0
@@ -31,14 +31,14 @@ class Predictions:
 
 
 def margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """True logit less the largest other: (n, classes) and (n,) to (n,)."""
+    """Return the true logit less the largest other: logits (n, classes) and labels (n,) to (n,)."""
     true = logits.gather(1, labels[:, None])
     others = logits.scatter(1, labels[:, None], float("-inf"))
     return (true - others.amax(1, keepdim=True))[:, 0]
 
 
 def predict(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> Predictions:
-    """Return predictions and margins of images (n, c, h, w) with labels (n,); `logits` describes the arguments and errors."""
+    """Return predictions and margins of images (n, c, h, w) with labels (n,); arguments and errors are those of `logits`."""
     output = logits(model, images, batch_size)
     return Predictions(output.argmax(1), margins(output, labels))
 
@@ -46,18 +46,18 @@ def predict(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_
 def batched(
     compute: Callable[[slice], torch.Tensor], count: int, batch_size: int, least: int = MIN_ROWS
 ) -> list[torch.Tensor]:
-    """Return what `compute` gives for `batch_size` of `count` rows at a time, or for fewer where memory does not suffice."""
+    """Apply `compute` to `batch_size` of `count` rows at a time, or to fewer where memory does not suffice."""
     starts = range(0, max(count, 1), batch_size)
     return [halved(compute, slice(first, min(first + batch_size, count)), least) for first in starts]
 
 
 def padded(images: torch.Tensor) -> torch.Tensor:
-    """Copy a batch (m, c, h, w), which the model may write to, and repeat it to MIN_ROWS rows, lest rounding depend on m."""
+    """Copy a batch (m, c, h, w), since models may write to it, and repeat it to MIN_ROWS rows, lest rounding depend on m."""
     return images.repeat(-(-MIN_ROWS // max(len(images), 1)) if len(images) < MIN_ROWS else 1, 1, 1, 1)
 
 
 def checked(output: object, count: int) -> torch.Tensor:
-    """What a model returned for `count` images, which must be logits (count, classes), else a BenchmarkError."""
+    """Return a model's output for `count` images; raise a BenchmarkError unless it is logits (count, classes)."""
     if isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == count:
         return output
     gives = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
@@ -68,10 +68,10 @@ def checked(output: object, count: int) -> torch.Tensor:
 
 @torch.no_grad()
 def logits(model: nn.Module, images: torch.Tensor, batch_size: int) -> torch.Tensor:
-    """Logits (n, classes) in float32 of images (n, c, h, w), computed `batch_size` at a time (see `batched`).
+    """Return the logits (n, classes) float32 of images (n, c, h, w), computed `batch_size` at a time (see `batched`).
 
     Raises:
-        BenchmarkError: the model returns another shape, or something that is not finite.
+        BenchmarkError: the model returns another shape, or a logit that is not finite.
     """
 
     def asked(rows: slice) -> torch.Tensor:

@@ -1,8 +1,7 @@
-"""The first two parts of AutoAttack (Croce and Hein 2020), APGD on the cross-entropy and targeted APGD: for development, and
-for studies over seeds.
+"""The first two parts of AutoAttack (Croce and Hein 2020), APGD-CE and APGD-T, for development and studies over seeds.
 
-The robust accuracy under them is at least AutoAttack's, most often nearly the same in a fraction of the time. It is not
-AutoAttack and never bears that name: no track may publish it as a number of a row.
+The robust accuracy under them is at least AutoAttack's, and most often nearly the same. It is not AutoAttack and must not be
+called so: no track may publish it as a number of a row.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def attack(
     component: str,
     **options: Any,
 ) -> torch.Tensor:
-    """Run AutoAttack's component of this name; `options` are those of benchmark/attacks/autoattack.py.
+    """Run AutoAttack's component of this name, with `options` of benchmark/attacks/autoattack.py.
 
     Raises:
         ValueError: a component of AutoAttack that is not in `components`.

@@ -1,10 +1,9 @@
-"""A network whose attention is replaced: every query averages all values alike, or gets nothing. What is left of its accuracy
-then says what attention does in it.
+"""A network whose attention is replaced: every query averages all values, or gets 0. The accuracy that is left shows what
+attention contributes.
 
-Attention is found where torch computes it: each softmax over an axis of a tensor with three axes or more, torch's own scaled
-dot-product attention among them, whichever code calls it. So XCiT's attention over channels counts, a softmax over classes
-(two axes) does not, and a softmax written out by hand, as exp over a sum, is not found. Where a mask puts -infinity, uniform
-weights are 0; one of finite numbers, as Swin's -100, is averaged over.
+Attention is any softmax that torch computes over an axis of a tensor with three axes or more, including scaled dot-product
+attention. XCiT's attention over channels counts, a softmax over classes (two axes) does not. A softmax written by hand, as
+exp over a sum, is not found. Where a mask is -infinity, uniform weights are 0; a finite mask, as Swin's -100, is ignored.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.attacks.prediction import checked, logits
 
-Weights = Literal["uniform", "none"]  # the same for all that a query may attend to; or 0 for all
+Weights = Literal["uniform", "none"]  # equal for all that a query may attend to; or 0
 SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
 
 
 @runtime_checkable
 class Remote(Protocol):
-    """A model that stands for one in another process."""
+    """A stand-in for a model in another process."""
 
     def logits_with(self, images: torch.Tensor, weights: Weights) -> tuple[torch.Tensor, int]: ...
 
 
 class ReplacedAttention(nn.Module):
-    """The model with other attention weights: images (n, c, h, w) to logits (n, classes), all 0 where one is not finite: what
-    was never trained so may divide by 0. `replaced` counts the attention that passes found so far.
+    """The model with other attention weights: images (n, c, h, w) to logits (n, classes).
 
-    Of a model in another process, logits and count are that process's words: they decide what is said of a row, never whether
-    an image counts as right.
+    An image's logits are all 0 if one is not finite, since such weights may lead to a division by 0. `replaced` counts the
+    replaced attention. For a model in another process, logits and count are that process's claims: they are reported, and
+    never decide whether an image counts as correct.
     """
 
     def __init__(self, model: nn.Module, weights: Weights) -> None:
@@ -55,18 +54,20 @@ class ReplacedAttention(nn.Module):
 
 
 def predictions_with(weights: Weights, model: nn.Module, images: torch.Tensor, batch_size: int) -> torch.Tensor | None:
-    """Return the changed model's classes (n,) of images (n, c, h, w): -1 where the two first tie or logits are not
-    finite; None where no attention was found.
+    """Return the changed model's classes (n,) of images (n, c, h, w); None if it has no attention.
+
+    A class is -1 where the two largest logits tie or logits are not finite.
     """
     changed = ReplacedAttention(model, weights)
-    first, second = (found := logits(changed, images, batch_size)).topk(2, dim=1).values.T
-    return torch.where(first > second, found.argmax(1), -1) if changed.replaced else None
+    output = logits(changed, images, batch_size)
+    first, second = output.topk(2, dim=1).values.T
+    return torch.where(first > second, output.argmax(1), -1) if changed.replaced else None
 
 
 @contextmanager
 def replaced_attention(weights: Weights) -> Iterator[_Replaced]:
-    """Within the block every attention has these weights."""
-    fast = torch.backends.mha.get_fastpath_enabled()  # one call for a whole layer, in which no softmax would be seen
+    """Give every attention these weights inside the context."""
+    fast = torch.backends.mha.get_fastpath_enabled()  # it computes a layer in one call, without a visible softmax
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Replaced(weights) as mode:
@@ -81,11 +82,11 @@ class _Replaced(TorchDispatchMode):
         self.weights, self.replaced = weights, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if func not in SOFTMAX or found.ndim < 3:
-            return found
+        result = func(*args, **(kwargs or {}))
+        if func not in SOFTMAX or result.ndim < 3:
+            return result
         self.replaced += 1
         if self.weights == "none":
-            return torch.zeros_like(found)
-        seen = args[0] != -torch.inf  # what a mask leaves
-        return (seen / seen.sum(args[1], keepdim=True).clamp(min=1)).to(found.dtype)
+            return torch.zeros_like(result)
+        unmasked = args[0] != -torch.inf
+        return (unmasked / unmasked.sum(args[1], keepdim=True).clamp(min=1)).to(result.dtype)

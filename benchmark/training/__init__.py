@@ -1,4 +1,4 @@
-"""Training: one objective a file, `objective(parameters, attack) -> Objective`; `loop` runs it.
+"""Training: one objective a file, `objective(attack, **parameters) -> Objective`; `loop` runs it.
 
-Adversarial training is handed its attack; nothing here imports one.
+Adversarial training is handed its attack; no objective imports one.
 """

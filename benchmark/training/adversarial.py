@@ -1,8 +1,8 @@
-"""Adversarial training (Madry et al. 2018): cross-entropy on the images that the attack it is handed returns.
+"""Adversarial training (Madry et al. 2018): cross-entropy on the images that the training attack returns.
 
 The attack runs in evaluation mode with the weights frozen, so it leaves no gradient behind. Wong et al. 2020 showed that
-one step from a random start is enough, if its size is right; growing the radius over the first epochs keeps small
-networks from collapsing to a constant (Debenedetti 2022 calls it epsilon warm-up).
+one step of the right size from a random start is enough. Growing the radius over the first epochs keeps small networks from
+collapsing to a constant (Debenedetti 2022 calls it epsilon warm-up).
 """
 
 from __future__ import annotations
@@ -20,14 +20,9 @@ class Adversarial(Standard):
     selected_by = "validation accuracy under the training attack"
 
     def __init__(self, attack: TrainingAttack | None, *, label_smoothing: Share = 0.0) -> None:
-        """
-        Raises:
-            BenchmarkError: no attack to train against.
-        """
         if attack is None:
-            raise BenchmarkError(
-                f"the {type(self).__name__.lower()} objective needs `training.attack` in submission.yaml"
-            )
+            name = type(self).__name__.lower()
+            raise BenchmarkError(f"the {name} objective needs `training.attack` in submission.yaml")
         super().__init__(label_smoothing=label_smoothing)
         self.attack = attack
 

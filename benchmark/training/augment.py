@@ -1,7 +1,7 @@
 """Augmentation of training images: torchvision's crop, flip and jitter, timm's RandAugment, erasing, mixup and CutMix.
 
-Draws from the processor's generators of torch, numpy and Python, which the loop seeds every epoch. The images stay on their
-device, but for RandAugment, which is Pillow's.
+It draws from the CPU generators of torch, numpy and Python, which the loop seeds every epoch. Images stay on their device,
+except for RandAugment, which is Pillow's.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Augment:
-    """images (n, c, h, w) float32 in [0, 1] and labels (n,) int64 to the like; labels (n, classes) float32 when mixed.
+    """A random map of images (n, c, h, w) float32 in [0, 1] and labels (n,) int64; mixed labels are (n, classes) float32.
 
-    RandAugment works on 8 bits. Erased rectangles are black, since images are not normalised here. Of an odd number of
-    images mixup and CutMix leave out the last.
+    RandAugment works on 8 bits. Erased rectangles are black, since images are not normalised here. Mixup and CutMix leave out
+    the last of an odd number of images.
     """
 
     def __init__(self, spec: Augmentation, shape: tuple[int, int, int], classes: int) -> None:
@@ -32,11 +32,11 @@ class Augment:
         steps: list[nn.Module] = [v2.RandomCrop(side, padding=spec.crop)] if spec.crop else []
         steps += [v2.RandomHorizontalFlip()] if spec.flip else []
         steps += [v2.ColorJitter(spec.jitter, spec.jitter, spec.jitter)]
-        self.single = v2.Compose(steps) if spec.jitter else None  # each image's draws follow those of the one before
-        grey = 128 if channels == 1 else (128, 128, 128)  # what rotations and shifts uncover
-        most = {"img_mean": grey, "magnitude_max": 9.9}  # at 10 timm posterizes to 0 bits, which Pillow refuses
+        self.single = v2.Compose(steps) if spec.jitter else None  # draws image by image
+        grey = 128 if channels == 1 else (128, 128, 128)  # fills what rotations and shifts uncover
+        options = {"img_mean": grey, "magnitude_max": 9.9}  # at 10 timm posterizes to 0 bits, which Pillow refuses
         config = f"rand-n{spec.randaugment}-m{spec.magnitude}-mstd0.5-inc1"
-        self.randaugment = rand_augment_transform(config, most) if spec.randaugment else None
+        self.randaugment = rand_augment_transform(config, options) if spec.randaugment else None
         self.erasing = RandomErasing(spec.erasing, device="cpu") if spec.erasing else None
         mixed = spec.mixup or spec.cutmix
         self.mixup = Mixup(spec.mixup, spec.cutmix, label_smoothing=0.0, num_classes=classes) if mixed else None
@@ -51,7 +51,7 @@ class Augment:
             drawn = (self.randaugment(functional.to_pil_image(image)) for image in images.cpu())
             pixels = torch.stack([functional.pil_to_tensor(image) for image in drawn])
             images = functional.to_dtype(pixels, torch.float32, scale=True).to(device)
-        images = images.clone()  # what follows works in place
+        images = images.clone()  # erasing and mixing work in place
         if self.erasing:
             self.erasing.device = device
             images = self.erasing(images)
@@ -64,8 +64,9 @@ class Augment:
         return images.clamp(0, 1), labels
 
     def _moved(self, images: torch.Tensor) -> torch.Tensor:
-        """All images cropped and flipped at once, with the pixels of torchvision's RandomCrop, black around, and
-        RandomHorizontalFlip, and on a CPU with their draws, one image after the other.
+        """Crop and flip all images at once, with the pixels of torchvision's RandomCrop and RandomHorizontalFlip.
+
+        On a CPU the draws are theirs too, image by image.
         """
         n, channels, height, width = images.shape
         drawn = self._draws(n, images.device)
@@ -77,11 +78,13 @@ class Augment:
         return padded.gather(3, columns[:, None, None].expand(-1, channels, height, -1))
 
     def _draws(self, count: int, device: torch.device) -> torch.Tensor:
-        """(count, 3, 1) int64: what `_draw` gives for each image. On a GPU, of which no bits are promised, all at once, and
-        copied from pinned memory, which does not wait for what it still computes.
+        """Return each image's row and column in the padded image, and whether it is flipped: (count, 3, 1) int64.
+
+        A GPU promises no bits: its draws are made at once and copied from pinned memory, which does not wait for the device.
         """
         if device.type != "cuda":
-            return torch.tensor([self._draw() for _ in range(count)], dtype=torch.long, device=device).reshape(-1, 3, 1)
+            drawn = [self._draw() for _ in range(count)]
+            return torch.tensor(drawn, dtype=torch.long, device=device).reshape(-1, 3, 1)
         corners = torch.randint(2 * self.crop + 1, (count, 2))
         flips = (torch.rand(count, 1) < 0.5 if self.flip else torch.zeros(count, 1)).long()
         return torch.cat([corners, flips], 1)[..., None].pin_memory().to(device, non_blocking=True)

@@ -1,10 +1,10 @@
-"""Box-constrained propagation (Lee, Lee and Park 2020, BCP): worst logits over what a ball and a box leave together.
+"""Box-constrained propagation (Lee, Lee and Park 2020, BCP): worst logits over the intersection of a ball and a box.
 
-ball_and_box.py has the bounds, worst_logits.py the loss. Each layer's norm is that of all of its weight; here the
-bound of a single unit leaves out units before it that cannot move, and the worst logits come from a split that is a
-bound whatever the search for it finds, where the authors' code iterates a primal and sets what is not a number to 0.
+ball_and_box.py has the bounds, worst_logits.py the loss. Each layer's norm is that of its whole weight. Unlike the authors'
+code, the bound of a unit leaves out inputs that cannot move, and the worst logits come from a split that is always a bound;
+theirs iterates a primal and sets NaN to 0.
 
-The score takes bounds of the norms, so that but for rounding it counts robust images alone.
+The score uses bounds of the norms, so but for rounding it counts robust images only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A training step captured as a CUDA graph: its kernels are launched together, not one by one from Python.
 
-The graph holds the whole step: the attack, both passes, the optimiser, and what puts the weights back. It reads its images
-and labels from fixed memory: a step of other shapes or of another radius gets another graph. Where the process may start
-compilers, torch.compile fuses the network's kernels too; in the sandbox it may not.
+The graph holds the whole step: attack, both passes, optimiser and projection of the weights. It reads images and labels from
+fixed memory, so a step of other shapes or another radius needs another graph. torch.compile fuses the network's kernels too
+where the process may start compilers, which the sandbox forbids.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from benchmark.runtime.errors import BenchmarkError
 
 Split = tuple[torch.Tensor, torch.Tensor]  # images (n, c, h, w) float32 in [0, 1], labels (n,) int64
 Step = Callable[[Sequence[Split], int, float], torch.Tensor]
-WARM = 3  # steps that run before one is recorded: libraries and optimisers allocate in them
+WARM = 3  # steps before the recording, in which libraries and optimisers allocate
 
 
 class CudaRecorder:
-    """Records into CUDA graphs, on a stream of its own, since the default one cannot be captured."""
+    """Records CUDA graphs on a stream of its own, since the default stream cannot be captured."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._stream = device, torch.cuda.Stream(device)
@@ -36,7 +36,7 @@ class CudaRecorder:
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """Run what is inside on the recorder's stream, in order with what is around."""
+        """Run the context on the recorder's stream, in order with the stream around it."""
         outer = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(outer)
         with torch.cuda.stream(self._stream):
@@ -44,12 +44,12 @@ class CudaRecorder:
         outer.wait_stream(self._stream)
 
     def generator(self) -> torch.Tensor:
-        """The state of the device's generator."""
+        """Return the state of the device's generator."""
         return torch.cuda.get_rng_state(self.device)
 
     @contextmanager
     def waits(self) -> Iterator[list[str]]:
-        """Run what is inside as it is, and tell where it waited for the device, which no recording can hold."""
+        """Run the context and list where it waited for the device, which cannot be recorded."""
         places: list[str] = []
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as seen:
@@ -62,29 +62,29 @@ class CudaRecorder:
         places += waits_among(str(warning.message) for warning in seen)
 
     def record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-        """Return what repeats `run`, and the tensor that holds its result after each time. Nothing is computed yet."""
+        """Return a function that repeats `run`, and the tensor that will hold its result. Nothing is computed yet."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             result = run()
         return graph.replay, result
 
     def forget(self) -> None:
-        """What was recorded so far is not replayed again."""
-        self._pool = torch.cuda.graph_pool_handle()  # graphs that are gone leave a pool that no other may use
+        """Drop all recordings."""
+        self._pool = torch.cuda.graph_pool_handle()  # no other graph may use the pool of a deleted one
 
 
 def waits_among(warned: Iterable[str]) -> list[str]:
-    """The first lines of torch's warnings that tell of a wait; it also warns of the mode that looks for waits."""
+    """Return the first lines of torch's warnings of waits; torch also warns of the mode that looks for them."""
     return [message.splitlines()[0] for message in warned if "called a synchronizing" in message]
 
 
 @dataclass
 class CapturedStep:
-    """A step, run by its graph once it was seen `WARM` times.
+    """A step that runs as a graph once it was seen `WARM` times.
 
     Attributes:
-        step: (batches, images, eps_factor) to the mean loss, () float64.
-        problem: why the step is not captured; "" while nothing is known against it.
+        step: maps (batches, images, eps_factor) to the mean loss, () float64.
+        problem: why the step is not captured, or "".
         still: whether a step that draws random numbers cannot be captured.
     """
 
@@ -98,17 +98,17 @@ class CapturedStep:
     _eps_factor: float = -1.0
 
     def __post_init__(self) -> None:
-        self._say()
+        self._report()
 
     def __call__(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
-        """Take one step; the same as `step`.
+        """Take one step, like `step`.
 
         Raises:
-            BenchmarkError: torch refuses to capture the step for a reason that did not show before.
+            BenchmarkError: torch refuses to capture the step for an unexpected reason.
         """
         if self.problem:
             return self.step(batches, images, eps_factor)
-        if eps_factor != self._eps_factor:  # graphs of other radii are not needed again
+        if eps_factor != self._eps_factor:  # graphs of earlier radii are not needed again
             self._eps_factor = eps_factor
             self._recorded.clear()
             self.recorder.forget()
@@ -130,7 +130,7 @@ class CapturedStep:
             self.problem = f"it waits for the device: {waits[0]}"
         elif self.still and not torch.equal(before, self.recorder.generator()):
             self.problem = "sam repeats a step's random numbers"
-        self._say()
+        self._report()
         return loss
 
     def _record(
@@ -140,10 +140,10 @@ class CapturedStep:
         self.recording = True
         try:
             replay, loss = self.recorder.record(lambda: self.step(kept, images, eps_factor))
-        except RuntimeError as error:  # after which torch's allocator and generators are not to be trusted
-            why = str(error.__context__ or error).strip().splitlines()[0]
+        except RuntimeError as error:  # it leaves torch's allocator and generators in an unknown state
+            reason = str(error.__context__ or error).strip().splitlines()[0]
             raise BenchmarkError(
-                f"params.yaml, train: the step cannot be captured ({why}); set `compile: false` and run the same command "
+                f"params.yaml, train: the step cannot be captured ({reason}); set `compile: false` and run the same command "
                 "again, finished epochs are kept"
             ) from None
         finally:
@@ -159,19 +159,19 @@ class CapturedStep:
         self._recorded[key] = again
         return again(batches)
 
-    def _say(self) -> None:
+    def _report(self) -> None:
         if self.problem:
             print(f"train.compile: the step is not captured ({self.problem}); it runs as it is", flush=True)
 
 
 def compiled(model: nn.Module) -> nn.Module:
-    """Return the model with its kernels fused by torch.compile, where this process may start compilers; else the model."""
+    """Return the model compiled by torch.compile if this process may start compilers; else the model."""
     return torch.compile(model, dynamic=False) if _starts_programs() else model  # type: ignore[return-value]
 
 
 @cache
 def _starts_programs() -> bool:
-    """Whether this process may start programs, a C compiler among them, as torch.compile does."""
+    """Return whether this process may start programs and has a C compiler, as torch.compile needs."""
     if not any(map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")))):
         return False
     try:

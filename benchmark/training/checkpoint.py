@@ -1,4 +1,4 @@
-"""Checkpoints: a safetensors file with JSON in its header, written whole or not at all, never a pickle."""
+"""Checkpoints: safetensors files with JSON in their header, written atomically, never a pickle."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Tensors = dict[str, torch.Tensor]
 
 
 def keep(path: Path, tensors: Tensors, state: Any) -> None:
-    """Write tensors, and what JSON can hold beside them."""
+    """Write tensors, and a state that JSON can hold."""
     packed = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     files.write(path, save(packed, {"state": json.dumps(state)}))  # one key: safetensors writes several in any order
 
 
 def kept(path: Path) -> tuple[Tensors, Any]:
-    """What `keep` has written."""
+    """Return the tensors and the state that `keep` wrote."""
     with safe_open(path, "pt") as stored:
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - no mapping
         return tensors, json.loads(stored.metadata()["state"])
@@ -33,14 +33,14 @@ def kept(path: Path) -> tuple[Tensors, Any]:
 
 @dataclass
 class TrainingProgress:
-    """How far a run has come; the JSON part of a checkpoint."""
+    """The progress of a run; the JSON part of a checkpoint."""
 
     epoch: int = 0  # epochs finished
     best_epoch: int = 0
     best_score: float = -math.inf
     losses: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-    # accuracy under the training attack, and under both it and PGD, each epoch
+    # each epoch's accuracy under the training attack, and under both it and PGD
     watched: list[tuple[float, float]] = field(default_factory=list)
 
 
@@ -52,7 +52,7 @@ def write(
     done: TrainingProgress,
     scaler: dict[str, Any],
 ) -> None:
-    """Write everything that training resumes from; `scaler` is the state of Fabric's precision."""
+    """Write all that training resumes from; `scaler` is the state of Fabric's precision."""
     tensors = {f"{kind}.{name}": t for kind, module in modules.items() for name, t in module.state_dict().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
     for index, state in optimizer.state_dict()["state"].items():
@@ -65,11 +65,11 @@ def write(
 def resume(
     path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer
 ) -> tuple[Tensors, TrainingProgress, dict[str, Any]]:
-    """Put a checkpoint back into modules and optimizer: best weights, progress, scaler. A fresh start without one."""
+    """Restore modules and optimizer from a checkpoint, if it exists; return best weights, progress and scaler."""
     if not path.exists():
         return {}, TrainingProgress(), {}
-    tensors, about = kept(path)
-    done = TrainingProgress(**about["progress"])
+    tensors, saved = kept(path)
+    done = TrainingProgress(**saved["progress"])
     done.watched = [(trained, pgd) for trained, pgd in done.watched]
     for kind, module in modules.items():
         module.load_state_dict(_under(tensors, f"{kind}."))
@@ -79,7 +79,7 @@ def resume(
         state.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     print(f"resuming after epoch {done.epoch}", flush=True)
-    return _under(tensors, "best."), done, about["scaler"]
+    return _under(tensors, "best."), done, saved["scaler"]
 
 
 def _under(tensors: Tensors, prefix: str) -> Tensors:

@@ -1,11 +1,11 @@
-"""Which parts of two networks belong together, where one has other attention than the other.
+"""Matching parts of two networks that differ in their attention.
 
-Attention layers are matched in order. All other parameters and buffers are matched kind by kind, and in order within a kind:
-modules whose weight has two axes or more (linear layers, convolutions), modules whose weight has one (norms), and every
-parameter of another name by itself, timm's `cls_token` as `token` and `pos_embed` as `offset`. Neither order alone would do,
-since timm's network holds the class token before the patch embedding, nor names, since a sequence numbers its layers. Shapes
-must agree once axes of length 1 in front are dropped and those after the first are joined, which makes a convolution of
-patches the linear layer that follows `Patchify`.
+Attention layers are matched in order. All other parameters and buffers are matched in order within their kind: modules whose
+weight has two axes or more (linear layers, convolutions), modules whose weight has one (norms), and other parameters by
+name, with timm's `cls_token` as `token` and `pos_embed` as `offset`. The order of all parts would not do, since timm's class
+token comes before the patch embedding; names would not, since a sequence numbers its layers. Shapes must agree after
+dropping leading axes of length 1 and joining all axes after the first. So a convolution of patches matches the linear layer
+after `Patchify`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from benchmark.layers.attention_weights import is_attention
 from benchmark.runtime.errors import BenchmarkError
 
 SAME_NAME = {"cls_token": "token", "pos_embed": "offset"}
-Unit = dict[str, str]  # a parameter's name in its module: its name in the network
+Unit = dict[str, str]  # a module's parameters: name in the module to name in the network
 
 
 @dataclass(frozen=True)
 class Counterparts:
-    """`attention`: (name there, name here) of layers of different kinds. `others`: the same of parameters outside them, and
-    of attention layers of one kind. `left_out`: parameters there that have no counterpart here.
+    """The matches between a trained network and a new one.
+
+    Attributes:
+        attention: (trained name, new name) of attention layers of different kinds.
+        others: the same for all other parameters.
+        left_out: parameters of the trained network without a counterpart.
     """
 
     attention: list[tuple[str, str]]
@@ -33,20 +37,21 @@ class Counterparts:
     left_out: list[str]
 
 
-def counterparts(there: nn.Module, here: nn.Module) -> Counterparts:
-    """
+def counterparts(trained: nn.Module, new: nn.Module) -> Counterparts:
+    """Match the parts of a new network with those of a trained one.
+
     Raises:
-        BenchmarkError: the networks do not match; with the first names that differ.
+        BenchmarkError: the networks do not match; it names the first difference.
     """
-    theirs, ours = _attention_layers(there), _attention_layers(here)
-    if not ours:
-        raise BenchmarkError(f"{type(here).__name__} has no attention layer that is known here")
-    if len(theirs) != len(ours):
-        raise BenchmarkError(f"the trained network has {len(theirs)} attention layers, this one {len(ours)}")
-    pairs = zip(theirs.items(), ours.items(), strict=True)
-    attention = [(a, b) for (a, theirs), (b, ours) in pairs if _kind(theirs) != _kind(ours)]
-    others, left_out = _matched(_units(there, [a for a, _ in attention]), _units(here, [b for _, b in attention]))
-    before, after = there.state_dict(), here.state_dict()
+    old_layers, new_layers = _attention_layers(trained), _attention_layers(new)
+    if not new_layers:
+        raise BenchmarkError(f"{type(new).__name__} has no attention layer that is known here")
+    if len(old_layers) != len(new_layers):
+        raise BenchmarkError(f"the trained network has {len(old_layers)} attention layers, this one {len(new_layers)}")
+    pairs = zip(old_layers.items(), new_layers.items(), strict=True)
+    attention = [(a, b) for (a, old), (b, layer) in pairs if _kind(old) != _kind(layer)]
+    others, left_out = _matched(_units(trained, [a for a, _ in attention]), _units(new, [b for _, b in attention]))
+    before, after = trained.state_dict(), new.state_dict()
     for a, b in others:
         if _plain(before[a]) != _plain(after[b]):
             shapes = f"{tuple(before[a].shape)} in the trained network and {b} is {tuple(after[b].shape)} here"
@@ -55,12 +60,12 @@ def counterparts(there: nn.Module, here: nn.Module) -> Counterparts:
 
 
 def _attention_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The outermost attention layers, what wraps one as its `content` counting as one, by name and in order."""
+    """Return the outermost attention layers by name, in order; a module with one as its `content` counts as one."""
     layers: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         content = getattr(module, "content", None)
-        known = is_attention(module) or (isinstance(content, nn.Module) and is_attention(content))
-        if known and not any(name.startswith(f"{outer}.") for outer in layers):
+        attends = is_attention(module) or (isinstance(content, nn.Module) and is_attention(content))
+        if attends and not any(name.startswith(f"{outer}.") for outer in layers):
             layers[name] = module
     return layers
 
@@ -70,7 +75,7 @@ def _kind(layer: nn.Module) -> tuple[type, type]:
 
 
 def _units(model: nn.Module, without: list[str]) -> dict[str, list[Unit]]:
-    """The units of each kind, in order, those of the layers `without` left out."""
+    """Return the units of each kind, in order, except those of the layers `without`."""
     modules: dict[str, Unit] = {}
     state = model.state_dict()
     for key in state:
@@ -88,19 +93,19 @@ def _units(model: nn.Module, without: list[str]) -> dict[str, list[Unit]]:
     return kinds
 
 
-def _matched(there: dict[str, list[Unit]], here: dict[str, list[Unit]]) -> tuple[list[tuple[str, str]], list[str]]:
-    """The pairs of names, and those there that stay without one: whole kinds, or parameters of a unit such as biases."""
+def _matched(trained: dict[str, list[Unit]], new: dict[str, list[Unit]]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the pairs of names, and trained names without one: whole kinds, or parameters of a unit such as biases."""
     pairs: list[tuple[str, str]] = []
-    left_out = [key for kind, units in there.items() if kind not in here for unit in units for key in unit.values()]
-    for kind, ours in here.items():
-        theirs = there.get(kind, [])
-        if len(theirs) != len(ours):
-            extra = max(theirs, ours, key=len)[min(len(theirs), len(ours))]
+    left_out = [key for kind, units in trained.items() if kind not in new for unit in units for key in unit.values()]
+    for kind, units in new.items():
+        old = trained.get(kind, [])
+        if len(old) != len(units):
+            extra = max(old, units, key=len)[min(len(old), len(units))]
             raise BenchmarkError(
-                f"outside attention the trained network has {len(theirs)} of the kind {kind}, this one {len(ours)}: one has "
+                f"outside attention the trained network has {len(old)} of the kind {kind}, this one {len(units)}: one has "
                 f"no counterpart of the other's {next(iter(extra.values()))}"
             )
-        for before, after in zip(theirs, ours, strict=True):
+        for before, after in zip(old, units, strict=True):
             if missing := next((key for name, key in after.items() if name not in before), None):
                 place = next(iter(before.values()))
                 raise BenchmarkError(f"{missing} has no counterpart in the trained network, at {place}")
@@ -110,7 +115,7 @@ def _matched(there: dict[str, list[Unit]], here: dict[str, list[Unit]]) -> tuple
 
 
 def _plain(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Its shape without axes of length 1 in front, all after the first joined."""
+    """Return the shape without leading axes of length 1, all axes after the first joined."""
     while tensor.ndim > 1 and len(tensor) == 1:
         tensor = tensor[0]
     return tuple(tensor.flatten(1).shape if tensor.ndim > 2 else tensor.shape)

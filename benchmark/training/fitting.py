@@ -1,4 +1,4 @@
-"""A row's settings to a trained network: its recipe's components found by name, its data read, the loop run."""
+"""Training a row: find its recipe's components by name, read its data, run the loop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import copy
 import importlib
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import torch
 from lightning_fabric import Fabric
@@ -44,10 +44,7 @@ from benchmark.training.ranks import ALONE, Ranks
 from benchmark.training.selection import Score, selection_metric
 from benchmark.training.steps import Steps
 
-if TYPE_CHECKING:
-    from benchmark.layers.attention_weights import AttentionWeights
-
-PORTABLE = ("32-true", "64-true", "32", "64")  # precisions that portable arithmetic has on the CPU
+PORTABLE = ("32-true", "64-true", "32", "64")  # precisions with portable arithmetic on the CPU
 
 
 def fit(
@@ -58,13 +55,13 @@ def fit(
     say: Callable[[str], None] = lambda _: None,
     ranks: Ranks = ALONE,
 ) -> tuple[dict[str, torch.Tensor], TrainingProgress, TrainingResult]:
-    """Train a network by the row's settings; return its best weights, its history and what is said of it.
+    """Train a network by the row's settings; return its best weights, its history and its result for the Record.
 
     Args:
-        folder: what a killed run goes on from.
-        on_epoch: told the epochs done and the last score.
-        say: told of the progress of preparations.
-        ranks: the processes that share the training, one of which is this; the first alone prepares.
+        folder: keeps the state from which a killed run resumes.
+        on_epoch: receives the number of finished epochs and the last score.
+        say: receives the progress of preparations.
+        ranks: the processes that share the training; rank 0 alone prepares.
     """
     spec = row.settings.training
     assert spec is not None  # the step applies
@@ -83,7 +80,7 @@ def fit(
     fabric = fabric_of(run, ranks)
     start_device(fabric.device)
     if fabric.device.type == "cuda" and not ranks.alone:
-        torch.cuda.set_device(fabric.device)  # for code that says no more than "cuda"
+        torch.cuda.set_device(fabric.device)  # for code that names only "cuda"
     place = Place(folder / "prepare", run.seed, fabric.device, say)
     started, prepared = (None, ()) if ranks.rank else _begin(model, row, spec, train_split, place)
     stop_filling()
@@ -128,11 +125,13 @@ def fit(
 def _begin(
     model: nn.Module, row: Row, spec: TrainingSpec, train_split: Split, place: Place
 ) -> tuple[str | None, tuple[Preparation, ...]]:
-    """Give `model` the weights that its epochs begin with: those that the row starts from, then what the recipe's
-    preparations make of them. A BenchmarkError for weights that do not fit, and for what a preparation refuses.
+    """Load the weights that the row starts from, and run the recipe's preparations.
 
     Returns:
-        sha256 of the weights started from, None where the row starts afresh, and the preparations' histories.
+        sha256 of the weights that the row starts from, or None; and the preparations' histories.
+
+    Raises:
+        BenchmarkError: weights that do not fit, or a preparation that cannot be applied.
     """
     source = row.source
     if source is None or spec.init_from is None:
@@ -166,9 +165,7 @@ def _frozen(model: nn.Module) -> nn.Module:
 
 
 def _prepared(model: nn.Module, start: nn.Module, train_split: Split, step: PrepareSpec, place: Place) -> Preparation:
-    """Run one preparation, or take what an earlier process kept of it; `model` ends in the mode and with the flags that it
-    had.
-    """
+    """Run one preparation, or load the result of an earlier process; `model` keeps its mode and gradient flags."""
     mode, learned = model.training, [p for p in model.parameters() if p.requires_grad]
 
     def make() -> tuple[Tensors, History]:
@@ -190,17 +187,17 @@ def _prepared(model: nn.Module, start: nn.Module, train_split: Split, step: Prep
 
 
 def preparation(step: PrepareSpec) -> ModuleType:
-    """The file of a preparation; a BenchmarkError for parameters that it does not know or that are missing."""
+    """Return a preparation's module; raise a BenchmarkError for unknown or missing parameters."""
     return component("training/prepare", step.name, step.parameters)
 
 
 def augment_of(spec: Augmentation, data: DataSpec) -> Augment | None:
-    """What is drawn anew of each image by these settings; None where nothing is."""
+    """Return the augmentation of these settings, or None."""
     return Augment(spec, data.shape, data.classes) if spec.any else None
 
 
 def check_recipe(spec: TrainingSpec) -> None:
-    """A BenchmarkError for parameters of a recipe's components that are unknown or missing."""
+    """Raise a BenchmarkError for unknown or missing parameters of a recipe's components."""
     attacks = [training_attack(attack) for attack in spec.attacks]
     training_objective(spec, attacks[0] if spec.attack else None)
     for penalty in spec.penalties:
@@ -210,7 +207,7 @@ def check_recipe(spec: TrainingSpec) -> None:
 
 
 def _certified(by: Selection) -> Score:
-    """Accuracy that the certificate proves at the radius asked for, of a float32 model."""
+    """Return a score: the accuracy that the certificate proves at the radius of `by`, for a float32 model."""
     module = importlib.import_module(f"benchmark.certificates.{by.certificate}")
 
     def score(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
@@ -221,22 +218,22 @@ def _certified(by: Selection) -> Score:
 
 
 def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
-    """Fabric on the device asked for; for each rank a GPU of its own, in turn, where none is named.
+    """Return Fabric on the device of `run`; if that names no GPU, ranks take them in turn.
 
     Raises:
-        BenchmarkError: a device or precision that is not to be had, or, in portable arithmetic, is not portable.
+        BenchmarkError: the device or precision is not available, or not portable in portable arithmetic.
     """
     accelerator, _, index = run.device.partition(":")
     gpus = torch.cuda.device_count() if accelerator in ("cuda", "auto") else 0
     if not index and gpus and not ranks.alone:
         accelerator, index = "cuda", str(ranks.rank % gpus)
-    devices = [int(index)] if accelerator == "cuda" and index else 1  # a number is how many, from the first on
+    devices = [int(index)] if accelerator == "cuda" and index else 1  # a plain number is a count
     try:
         fabric = Fabric(
             accelerator=accelerator,
             devices=devices,
             precision=run.precision,  # type: ignore[arg-type]
-            plugins=LightningEnvironment(),  # else it looks for a cluster, and starts MPI's daemons where mpi4py is installed
+            plugins=LightningEnvironment(),  # otherwise Fabric looks for a cluster, and may start MPI's daemons
         )
     except (ValueError, RuntimeError) as error:
         raise BenchmarkError(f"params.yaml, train: {' '.join(str(error).split())}") from None
@@ -260,29 +257,28 @@ def training_objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Obj
 
 
 def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) -> dict[str, Penalty]:
-    """The recipe's penalties of a model that this submission built, by name; a BenchmarkError for what one refuses."""
+    """Return the recipe's penalties of a model that this submission built, by name.
+
+    Raises:
+        BenchmarkError: a penalty that cannot be applied to the model.
+    """
     if not spec.penalties:
         return {}
-    finder = importlib.import_module(
-        "benchmark.layers.submitted.attention"
-    )  # only those who ask for penalties depend on it
-
-    def attention() -> list[AttentionWeights]:
-        return finder.attention(submission, model)
-
-    found = {}
+    finder = importlib.import_module("benchmark.layers.submitted.attention")  # so that only penalties depend on it
+    attention = partial(finder.attention, submission, model)
+    penalties = {}
     for penalty in spec.penalties:
         module, parameters = typed_component("training/penalties", penalty.name, penalty.parameters)
         try:
-            found[penalty.name] = module.penalty(model, attention, **parameters)
+            penalties[penalty.name] = module.penalty(model, attention, **parameters)
         except BenchmarkError as error:
             raise BenchmarkError(f"training penalty {penalty.name}: {error}") from None
-    return found
+    return penalties
 
 
 def _starts_at_random(spec: AttackSpec) -> bool:
-    known = inspect.signature(importlib.import_module(f"benchmark.attacks.{spec.attack}").attack).parameters
-    default = known["random_start"].default if "random_start" in known else False
+    parameters = inspect.signature(importlib.import_module(f"benchmark.attacks.{spec.attack}").attack).parameters
+    default = parameters["random_start"].default if "random_start" in parameters else False
     return bool(spec.parameters.get("random_start", default))
 
 
@@ -292,7 +288,7 @@ def overfitting_monitor(trained: AttackSpec, attack: TrainingAttack) -> Overfitt
 
 
 def training_attack(spec: AttackSpec) -> TrainingAttack:
-    """The attack that training is handed: at `eps_factor` of its radius, drawing from the running generator.
+    """Return the training attack: at `eps_factor` of its radius, drawing from the global generator.
 
     A `step_size` in pixels shrinks with the radius.
     """
@@ -309,10 +305,10 @@ def training_attack(spec: AttackSpec) -> TrainingAttack:
     ) -> torch.Tensor:
         if loss is not None and not climbs:
             raise BenchmarkError(f"{spec.attack} climbs its own loss only; trades, mixup and cutmix need fgsm or pgd")
-        given = dict(spec.parameters) | ({"loss": loss} if loss is not None else {})
-        if "step_size" in given:
-            given["step_size"] = float(spec.parameters["step_size"]) * eps_factor
+        options = dict(spec.parameters) | ({"loss": loss} if loss is not None else {})
+        if "step_size" in options:
+            options["step_size"] = float(spec.parameters["step_size"]) * eps_factor
         threat = ThreatModel(norm=spec.norm, eps=spec.eps * eps_factor)
-        return module.attack(model, images, labels, threat, seed=None, **given)
+        return module.attack(model, images, labels, threat, seed=None, **options)
 
     return attack

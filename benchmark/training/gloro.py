@@ -1,9 +1,9 @@
 """Globally-robust training (Leino, Wang and Fredrikson 2021): a further class for images that cannot be certified.
 
-Below its head, with rows w_i, the network has the constant K, a product over layers. With j = argmax f(x), the further
-logit is max over i != j of f_i + eps K |w_j - w_i|, and the loss the cross-entropy over classes + 1 with the true
-label: an image is classified robustly where its own logit stands above the further one. K comes from few power steps
-with kept vectors while training and lies a little too low (layer_norms.py); the score takes bounds in its place.
+Below its head, with rows w_i, the network has the Lipschitz constant K, a product over layers. With j = argmax f(x), the
+further logit is max over i != j of f_i + eps K |w_j - w_i|. The loss is the cross-entropy over classes + 1 with the true
+label: an image is classified robustly if its own logit is above the further one. In training K comes from few power steps
+with kept vectors and is a little too low (layer_norms.py); the score uses bounds instead.
 
 CertViT (Gupta and Verma 2023, table 7) trains with eps 1.74 for 1.58 and with 0.16 for 0.141.
 """
@@ -26,14 +26,15 @@ class Robust(Objective):
 
     Args:
         radius: in pixels of [0, 1].
-        power_steps: of each layer's kept vector an optimiser step.
+        power_steps: on each layer's kept vector, in each optimiser step.
+        bound: the method, for `selected_by`.
     """
 
     name: ClassVar[str]
 
-    def __init__(self, radius: float, power_steps: int, means: str) -> None:
+    def __init__(self, radius: float, power_steps: int, bound: str) -> None:
         self.radius, self.power_steps = radius, power_steps
-        self.selected_by = f"validation accuracy robust at L2 {radius:g} by {means}"
+        self.selected_by = f"validation accuracy robust at L2 {radius:g} by {bound}"
 
     def attach(self, model: nn.Module, images: Tensor) -> LayerNorms:
         self.layers, self.head = sequence(model, self.name)
@@ -45,8 +46,6 @@ class Robust(Objective):
 
 
 class GloRo(Robust):
-    """With the paper's 5 power steps."""
-
     name = "gloro"
 
     def __init__(self, attack: TrainingAttack | None, *, radius: Positive, power_steps: Count = 5) -> None:
@@ -74,7 +73,7 @@ class GloRo(Robust):
 
 
 def further_logit(logits: Tensor, weight: Tensor, move: Tensor) -> Tensor:
-    """max over i != j of logits_i + move |w_j - w_i|, j the largest logit: (n,).
+    """Return max over i != j of logits_i + move |w_j - w_i|, j the largest logit: (n,).
 
     Args:
         logits: (n, classes).

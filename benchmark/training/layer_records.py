@@ -1,10 +1,9 @@
-"""The linear layers and convolutions of a network as matrices, and what each sees and puts out on given images.
+"""The linear layers and convolutions of a network as matrices, with their inputs and outputs on given images.
 
-A layer is `nn.Linear`, rows of tokens being samples, or `nn.Conv2d` as the matrix (out, in * kernel) on unfolded
-patches. What follows it is known where a plain nn.Sequential says so, through nested ones, dropout and flattening:
-nn.ReLU, ClippedReLU. Before anything else (GELU, a norm, attention, the sum of a residual, code of a module that calls
-the layer itself) its output counts as it is. Activations that torch.nn has and proximal.py knows no subdifferential for
-are refused.
+A layer is `nn.Linear`, whose tokens are samples, or `nn.Conv2d` as the matrix (out, in * kernel) on unfolded patches. An
+nn.ReLU or ClippedReLU after it counts as its activation if a plain nn.Sequential says so, also through nested sequences,
+dropout and flattening. Before anything else (GELU, a norm, attention, a residual's sum, a module that calls the layer itself)
+the output counts without activation. Activations of torch.nn whose subdifferential proximal.py does not know are refused.
 """
 
 from __future__ import annotations
@@ -20,34 +19,34 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.layer_norms import flat
 from benchmark.training.proximal import Rows
 
-PASSED_THROUGH = (nn.Dropout, nn.Identity, nn.Flatten)  # the same numbers, in evaluation mode
+PASSED_THROUGH = (nn.Dropout, nn.Identity, nn.Flatten)  # keep the numbers in evaluation mode
 NOT_KNOWN = (
     nn.CELU, nn.ELU, nn.GLU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU, nn.LogSigmoid,
     nn.Mish, nn.PReLU, nn.RReLU, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softshrink, nn.Softsign, nn.Tanh,
     nn.Tanhshrink, nn.Threshold,
 )  # fmt: skip
 
-Seen = list[tuple[Tensor, Tensor]]  # of each batch: a layer's inputs, and its outputs before the activation
+Seen = list[tuple[Tensor, Tensor]]  # for each batch a layer's inputs, and its outputs before the activation
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer by its name in the network, and the activation after it: None for the identity."""
+    """A layer, its name in the network, and the activation after it: None for the identity."""
 
     name: str
     module: nn.Linear | nn.Conv2d
     activation: nn.ReLU | ClippedReLU | None
 
     def matrix(self) -> Tensor:
-        """The weight: (out, in) float64."""
+        """Return the weight: (out, in) float64."""
         return self.module.weight.detach().double().flatten(1)
 
     def bias(self) -> Tensor | None:
-        """(out,) float64."""
+        """Return the bias: (out,) float64."""
         return None if self.module.bias is None else self.module.bias.detach().double()
 
     def asked(self, x: Tensor, z: Tensor) -> Rows:
-        """What inputs x and outputs before the activation z, in the layer's own shapes, ask of the weight."""
+        """Return what inputs x and outputs before the activation z, in the layer's shapes, ask of the weight."""
         if self.activation is None:
             return Rows(self._patches(x), self._rows(z))
         y = z.clamp(min=0)
@@ -58,12 +57,12 @@ class Layer:
         return Rows(self._patches(x), self._rows(torch.minimum(y, theta)), 0.0, self._rows(theta))
 
     def _rows(self, output: Tensor) -> Tensor:
-        """A row for each position: (n, out) float64."""
+        """Return a row for each position: (n, out) float64."""
         convolution = isinstance(self.module, nn.Conv2d)
         return (output.flatten(2).mT.flatten(0, 1) if convolution else output.flatten(0, -2)).double()
 
     def _patches(self, x: Tensor) -> Tensor:
-        """A row for each position: (n, in) float64."""
+        """Return a row for each position: (n, in) float64."""
         if isinstance(self.module, nn.Linear):
             return self._rows(x)
         kernel, padding, stride = self.module.kernel_size, self.module.padding, self.module.stride
@@ -72,51 +71,47 @@ class Layer:
 
 
 def layers_of(model: nn.Module, *, head: bool) -> list[Layer]:
-    """The layers of a network, in order; `head` is whether its last nn.Linear is one of them.
+    """Return the layers of a network, in order; with `head` its last nn.Linear is one of them.
 
     Raises:
-        BenchmarkError: none is there; one is a convolution with groups, dilation or a padding other than numbers of
-            zeros, has a derived weight or one that another layer has too, or stands before an activation of NOT_KNOWN.
+        BenchmarkError: there is no layer; or a layer is a convolution with groups, dilation or a padding other than numbers
+            of zeros, has a derived or shared weight, or precedes an activation of NOT_KNOWN.
     """
-    found = list(_walk(model, "", None))
-    last = next((module for _, module, _ in reversed(found) if isinstance(module, nn.Linear)), None)
-    taken = [each for each in found if head or each[1] is not last]
-    if not taken:
-        raise BenchmarkError(
-            f"{type(model).__name__} has no nn.Linear or nn.Conv2d" + (" below its head" if found else "")
-        )
-    weights = [id(module.weight) for _, module, _ in taken]
-    for name, module, after in taken:
-        if isinstance(module, nn.Conv2d):
-            _check_convolution(name, module)
-        if "weight" not in dict(module.named_parameters(recurse=False)):
-            raise BenchmarkError(
-                f"the layer {name} derives its weight from other parameters; only plain weights can be set"
-            )
+    every = list(_walk(model, "", None))
+    last = next((module for _, module, _ in reversed(every) if isinstance(module, nn.Linear)), None)
+    chosen = [item for item in every if head or item[1] is not last]
+    if not chosen:
+        where = " below its head" if every else ""
+        raise BenchmarkError(f"{type(model).__name__} has no nn.Linear or nn.Conv2d{where}")
+    weights = [id(module.weight) for _, module, _ in chosen]
+    layers = []
+    for name, module, after in chosen:
+        if problem := _problem(name, module, after):
+            raise BenchmarkError(problem)
         if weights.count(id(module.weight)) > 1:
             raise BenchmarkError(
                 f"the layer {name} shares its weight with another, and one layer alone cannot fit both"
             )
-        if isinstance(after, NOT_KNOWN):
-            raise BenchmarkError(
-                f"{type(after).__name__} after the layer {name} is not covered; use nn.ReLU, ClippedReLU or nn.GELU"
-            )
-    return [
-        Layer(name, module, after if isinstance(after, nn.ReLU | ClippedReLU) else None)
-        for name, module, after in taken
-    ]
+        layers.append(Layer(name, module, after if isinstance(after, nn.ReLU | ClippedReLU) else None))
+    return layers
 
 
-def _check_convolution(name: str, module: nn.Conv2d) -> None:
-    dilated = any(step != 1 for step in module.dilation)
-    if module.groups != 1 or dilated or module.padding_mode != "zeros" or isinstance(module.padding, str):
-        raise BenchmarkError(f"the convolution {name} should have groups 1, dilation 1 and zeros as padding, by number")
+def _problem(name: str, module: nn.Linear | nn.Conv2d, after: nn.Module | None) -> str:
+    if isinstance(module, nn.Conv2d):
+        plain = module.groups == 1 and {*module.dilation} == {1} and module.padding_mode == "zeros"
+        if not plain or isinstance(module.padding, str):
+            return f"the convolution {name} should have groups 1, dilation 1 and zeros as padding, by number"
+    if "weight" not in module._parameters:
+        return f"the layer {name} derives its weight from other parameters; only plain weights can be set"
+    if isinstance(after, NOT_KNOWN):
+        return f"{type(after).__name__} after the layer {name} is not covered; use nn.ReLU, ClippedReLU or nn.GELU"
+    return ""
 
 
 def _walk(
     module: nn.Module, name: str, after: nn.Module | None
 ) -> Iterator[tuple[str, nn.Linear | nn.Conv2d, nn.Module | None]]:
-    """Each layer's name and module, and the module that gets its output, where sequences say which."""
+    """Yield each layer's name, module, and the module that receives its output, if sequences say which."""
     if isinstance(module, nn.Linear | nn.Conv2d):
         yield name, module, after
         return
@@ -133,38 +128,34 @@ def _walk(
 def record(
     layer: Layer, trained: nn.Module, changed: nn.Module, batches: tuple[Tensor, ...], device: torch.device
 ) -> Seen:
-    """A layer's inputs in one network and its outputs in another, or the same; empty where neither calls it.
+    """Return a layer's inputs in `changed` and outputs in `trained` for each batch; nothing where the layer is not called.
 
     Args:
-        trained, changed: networks in evaluation mode, each with a layer of this name: outputs are of the first, inputs
-            of the second.
+        trained, changed: networks in evaluation mode, each with a layer of this name; they may be the same.
         batches: images.
 
     Raises:
-        BenchmarkError: a network calls the layer more than once, when nothing says which activation follows.
+        BenchmarkError: a network calls the layer more than once, so its activation is not known.
     """
     seen: Seen = []
     for images in batches:
-        inputs, z = _called(layer.name, trained, images.to(device))
-        if changed is not trained:
-            inputs, _ = _called(layer.name, changed, images.to(device))
-        seen += zip(inputs, z, strict=True)
+        calls = _calls(layer.name, trained, images.to(device))
+        others = calls if changed is trained else _calls(layer.name, changed, images.to(device))
+        seen += [(inputs, z) for (inputs, _), (_, z) in zip(others, calls, strict=True)]
     return seen
 
 
-def _called(name: str, network: nn.Module, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """The layer's inputs and its outputs: one of each, or none. Copies, since an activation may work in place."""
-    inputs: list[Tensor] = []
-    outputs: list[Tensor] = []
+def _calls(name: str, network: nn.Module, images: Tensor) -> Seen:
+    """Return the layer's input and output: one pair or none. They are copies, since an activation may work in place."""
+    calls: Seen = []
 
-    def keep(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
-        inputs.append(given[0].clone())
-        outputs.append(made.clone())
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        calls.append((inputs[0].clone(), output.clone()))
 
     with network.get_submodule(name).register_forward_hook(keep):
         network(images)
-    if len(inputs) > 1:
+    if len(calls) > 1:
         raise BenchmarkError(
-            f"the network calls the layer {name} {len(inputs)} times; one layer alone cannot fit them all"
+            f"the network calls the layer {name} {len(calls)} times; one layer alone cannot fit them all"
         )
-    return inputs, outputs
+    return calls

@@ -1,12 +1,12 @@
-"""Training by local Lipschitz bounds (Huang, Zhang, Shi, Kolter and Anandkumar 2021, Local-Lip): worst logits on a
-ball, each layer's norm that of its weight without the units that stay where they are on all of it.
+"""Training by local Lipschitz bounds (Huang, Zhang, Shi, Kolter and Anandkumar 2021, Local-Lip): worst logits on a ball,
+with the norm of each layer's weight without the units that are constant on the ball.
 
-ball_and_box.py has the bounds, worst_logits.py the loss. As in the authors' code the worst logits come from ball and
-box together. It keeps vectors of the power iteration for each training image; here each image starts from the layer's
-kept vector and takes `local_steps` of its own, so that the state does not grow with the data. Clipped ReLUs give units
-that stay at the top as well as at the bottom; their thresholds are kept at 0 or above after each step.
+ball_and_box.py has the bounds, worst_logits.py the loss. As in the authors' code the worst logits come from ball and box
+together. Their code keeps vectors of the power iteration for each training image. Here each image starts from the layer's
+kept vector and takes `local_steps` of its own, so the state does not grow with the data. Units of clipped ReLUs can be
+constant at the top as well as at the bottom; the thresholds are kept at 0 or above after each step.
 
-The score takes more steps and raises what they give by 0.1%, up to the layer's own bound. That is no proof.
+The score takes more steps and raises their norms by 0.1%, up to the layer's own bound. That is no proof.
 
 CertViT (Gupta and Verma 2023, table 8) trains with eps 1.58 for 1.58 and with 0.1551 or 0.16 for 0.141.
 """
@@ -24,8 +24,8 @@ from benchmark.training.objective import TrainingAttack
 from benchmark.training.parameters import Count, Positive, Share
 from benchmark.training.worst_logits import WorstLogits
 
-SCORE_STEPS = 20  # of each image
-START_STEPS = 100  # of each layer, before them
+SCORE_STEPS = 20  # for each image
+START_STEPS = 100  # for each layer, before them
 RAISED = 1 + 1e-3
 
 
@@ -43,7 +43,7 @@ class LocalLip(WorstLogits):
     ) -> None:
         """
         Args:
-            local_steps: of each image's own vector, from the layer's kept one.
+            local_steps: power steps for each image, from the layer's kept vector.
         """
         super().__init__(radius, kappa, power_steps)
         self.local_steps = local_steps
@@ -60,7 +60,7 @@ class LocalLip(WorstLogits):
     def _restricted(self, layers: Sequence[nn.Module], norms: LayerNorms, steps: int) -> RestrictedNorm:
         def norm(index: int, columns: Tensor, rows: Tensor) -> Tensor:
             layer = layers[index]
-            assert isinstance(layer, nn.Linear | nn.Conv2d)  # `propagate` asks about no others
+            assert isinstance(layer, nn.Linear | nn.Conv2d)  # `propagate` asks for no others
             return restricted_norm(layer, columns, rows, norms.vector(index), steps)
 
         return norm

@@ -1,14 +1,14 @@
 """The margin objective with the margin measured in certified radius, for networks of 1-Lipschitz layers and `GridAttention`.
 
-L(x) = e_K / e_0, e_0 = radius and e_(k+1) the bound of how far layer k moves around x when its input moves by e_k: e_k for
-1-Lipschitz layers, `GridSensitivity.bound` for attention. Logits / L(x) are the distance that the margin could be lost
-over, so the loss of margin.py on them lets attention depend on what it sees as far as that pays in certified radius. (GloRo's
-idea, Leino, Wang and Fredrikson 2021, with a local constant in place of a global one and the margin loss in place of its
-further class.) The score is the share of validation images whose margins over |w_y - w_j| and L(x) exceed the radius.
+L(x) = e_K / e_0, where e_0 = radius and e_(k+1) bounds how far layer k moves around x when its input moves by e_k: e_k for
+1-Lipschitz layers, `GridSensitivity.bound` for attention. Logits / L(x) are distances over which the margin could be lost.
+The loss of margin.py on them lets attention depend on its input as far as that pays in certified radius. This is GloRo's
+idea (Leino, Wang and Fredrikson 2021) with a local constant and the margin loss. The score is the share of validation images
+whose margins over |w_y - w_j| and L(x) exceed the radius.
 
-The radius does not warm up. The bound is the certificate's own, in float32 and with column sums for the norms of weights: it
-selects, and proves nothing. Where it is infinite, as of contents far above 1 with places that are not sharp, there is nothing
-to descend, and training fails: start lower.
+The radius does not warm up. The bound is the certificate's, in float32 and with column sums for the norms of weights: it
+selects, and proves nothing. Where it is infinite (contents far above 1 with places that are not sharp), training fails:
+start lower.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIPSCHITZ = (
     Absolute, LayerProject, MergeTokens, Normalise, OrthogonalLinear, Patchify, Positions, ShiftTokens, SLLBlock, TakeToken,
     nn.Flatten, nn.Identity,
 )  # 1-Lipschitz, Normalise with std 1  # fmt: skip
-TOGETHER = 250  # images that are scored at a time
+TOGETHER = 250  # images scored at a time
 
 
 class LocalMargin(Objective):
@@ -39,15 +39,11 @@ class LocalMargin(Objective):
         self.selected_by = f"validation accuracy certified at L2 {radius:g} by a local Lipschitz bound, in float32"
 
     def attach(self, model: nn.Module, images: Tensor) -> None:
-        """
-        Raises:
-            BenchmarkError: a layer whose constant is not known here.
-        """
         if type(model) is not nn.Sequential or not len(model) or type(model[-1]) is not NormalisedHead:
             raise BenchmarkError("local_margin needs a plain nn.Sequential that ends in a NormalisedHead")
         for layer in model[:-1]:
-            known = type(layer) in (*LIPSCHITZ, GridAttention)
-            if not known or (isinstance(layer, Normalise) and layer.std != 1):
+            scaled = isinstance(layer, Normalise) and layer.std != 1
+            if type(layer) not in (*LIPSCHITZ, GridAttention) or scaled:
                 raise BenchmarkError(f"local_margin knows no Lipschitz constant of the layer {type(layer).__name__}")
         self.attention = [layer for layer in model if isinstance(layer, GridAttention)]
 
@@ -63,9 +59,8 @@ class LocalMargin(Objective):
     def score(self, model: nn.Module, images: Tensor, labels: Tensor) -> float:
         model.eval()
         assert isinstance(model, nn.Sequential)
-        head = model[-1]
-        assert isinstance(head, NormalisedHead)
-        rows = head.weight
+        assert isinstance(model[-1], NormalisedHead)
+        rows = model[-1].weight
 
         def certified(x: Tensor, y: Tensor) -> Tensor:
             logits, moved = bounded_logits(model, x, self.radius)
@@ -77,16 +72,16 @@ class LocalMargin(Objective):
 
 
 def bounded_logits(model: nn.Sequential, images: Tensor, radius: float) -> tuple[Tensor, Tensor]:
-    """Logits (n, classes) and e_K (n,) of a model that `attach` has accepted."""
-    now, moved = images, images.new_full((len(images),), radius)
+    """Return logits (n, classes) and e_K (n,) of a model that `attach` accepts."""
+    values, moved = images, images.new_full((len(images),), radius)
     for layer in model:
         if isinstance(layer, GridAttention):
-            mixing = layer.mixing(now)
+            mixing = layer.mixing(values)
             moved = grid_sensitivity(mixing, layer.content).bound(moved)
-            now = layer.projected(mixing.mixed)
+            values = layer.projected(mixing.mixed)
         else:
-            now = layer(now)
-    return now, moved
+            values = layer(values)
+    return values, moved
 
 
 objective = LocalMargin

@@ -1,7 +1,7 @@
 """The training loop, through Lightning Fabric: seeded, selected on validation images only, resumable after a kill.
 
-Every random draw of an epoch follows from (seed, epoch), so a run that resumes at an epoch is the run that never
-stopped. Mixed precision is for the steps alone: scores, and the weights that are kept, are those of the float32 model.
+Every random draw of an epoch follows from (seed, epoch), so a resumed run is byte-identical to one that never stopped. Only
+the steps use mixed precision: scores and kept weights are those of the float32 model.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def train(
 ) -> tuple[Tensors, TrainingProgress]:
     """Train the model of `steps` in place; return the weights of the epoch with the best validation score, and the history.
 
-    Where the recipe has preparations, the weights that the model comes with compete with those of the epochs, as epoch 0.
+    If the recipe has preparations, the initial weights compete with those of the epochs, as epoch 0.
 
     Args:
-        checkpoint: the file to resume from when it exists, rewritten after each epoch.
-        metric: what epochs are selected by; the objective's own score if None.
+        checkpoint: the file to resume from if it exists, rewritten after each epoch.
+        metric: selects the epoch; by default the objective's score.
         monitor: of catastrophic overfitting, called after each epoch.
-        on_epoch: called after each epoch, before the checkpoint, by the first of the processes that share the training.
+        on_epoch: called by rank 0 after each epoch, before the checkpoint.
 
     Raises:
         BenchmarkError: a loss, a penalty or a weight is not finite; the last good checkpoint stays.
     """
     spec, ranks, precision = steps.spec, steps.ranks, steps.fabric.strategy.precision
-    modules, optimizer, judge = steps.modules, steps.optimizer.optimizer, metric or steps.objective.score
+    modules, optimizer, measure = steps.modules, steps.optimizer.optimizer, metric or steps.objective.score
     best, done, scaler = checkpoints.resume(checkpoint, modules, optimizer)
     ranks.take_first(modules.values())
     if scaler:
@@ -58,7 +58,7 @@ def train(
 
     def score(model: torch.nn.Module, *place: int | str) -> float:
         seed_draws(seed, *place)
-        return ranks.mean(judge(model, own_images, own_labels), len(own_labels))
+        return ranks.mean(measure(model, own_images, own_labels), len(own_labels))
 
     if spec.prepare and not best:
         model = _float32(steps.model)
@@ -73,13 +73,13 @@ def train(
             except NotFinite as error:
                 raise _stopped(error, done, checkpoint) from None
             ranks.take_first(modules.values())
-            model = _float32(steps.judged)
+            model = _float32(steps.scored)
             done.scores.append(score(model, done.epoch, "score"))
-            if monitor:  # of few images: each rank sees all of them
+            if monitor:  # each rank sees all of its few images
                 seed_draws(seed, done.epoch, "watch")
                 done.watched.append(monitor(model, *validation))
             done.epoch += 1
-            if done.scores[-1] > done.best_score:  # a NaN is no score
+            if done.scores[-1] > done.best_score:  # false for NaN
                 best, done.best_epoch, done.best_score = _copied(model), done.epoch, done.scores[-1]
             if ranks.rank == 0:
                 on_epoch(done)
@@ -100,7 +100,7 @@ def _stopped(error: NotFinite, done: TrainingProgress, checkpoint: Path) -> Benc
 
 
 def _float32(model: torch.nn.Module) -> torch.nn.Module:
-    """The model that evaluation will see: itself, or a float32 copy where training keeps its weights otherwise."""
+    """Return the model for evaluation: itself, or a float32 copy if its weights have another precision."""
     if all(p.dtype == torch.float32 for p in model.parameters()):
         return model
     return copy.deepcopy(model).float()

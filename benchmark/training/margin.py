@@ -1,8 +1,8 @@
-"""Cross-entropy that asks for a margin: the true logit lowered by `margin`, all logits times `temperature`.
+"""Cross-entropy with a margin: the true logit lowered by `margin`, all logits times `temperature`.
 
-For networks of Lipschitz layers the certified radius is about the margin over the Lipschitz constant, so a loss that is
-content with small margins certifies nothing (Prach and Lampert 2022, section 5; Tsuzuku et al. 2018). The score is the
-share of validation images that keep half the margin asked for, so that the selected epoch is one that certifies.
+For networks of Lipschitz layers the certified radius is about the margin over the Lipschitz constant, so a loss that accepts
+small margins certifies nothing (Prach and Lampert 2022, section 5; Tsuzuku et al. 2018). The score is the share of
+validation images with at least half of the margin, so that the selected epoch certifies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Margin(Objective):
 
 
 def margin_loss(logits: torch.Tensor, labels: torch.Tensor, margin: float, temperature: float) -> torch.Tensor:
-    """Mean cross-entropy of logits (n, classes), the label's lowered by `margin`, times `temperature`: ()."""
+    """Return the mean cross-entropy of logits (n, classes), the label's lowered by `margin`, times `temperature`: ()."""
     lowered = logits - margin * nn.functional.one_hot(labels, logits.shape[1])
     return nn.functional.cross_entropy(temperature * lowered, labels)
 

@@ -1,4 +1,4 @@
-"""What the loop needs of an objective, and what objectives share."""
+"""The interface of objectives, and helpers that they share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import nn
 from benchmark.attacks.prediction import margins
 from benchmark.runtime.errors import BenchmarkError
 
-AttackLoss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that an attack climbs
+AttackLoss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that an attack maximises
 
 
 class TrainingAttack(Protocol):
-    """Adversarial images for integer labels, within `eps_factor` times the full radius; `loss` replaces the cross-entropy."""
+    """An attack for integer labels within `eps_factor` times the full radius; `loss` replaces the cross-entropy."""
 
     def __call__(
         self,
@@ -31,45 +31,45 @@ class TrainingAttack(Protocol):
 
 
 class Objective:
-    """A loss to descend and a score on validation images to select the epoch by."""
+    """A loss to descend, and a score on validation images that selects the epoch."""
 
     selected_by: str  # the score, in words
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
-        """Mean loss of one batch; `eps_factor` in [0, 1] scales the attack's or the objective's own radius in a warm-up.
+        """Return the mean loss of a batch; `eps_factor` in [0, 1] scales the radius in a warm-up.
 
-        `labels` are whole, (n,) int64, or shares of classes, (n, classes) float32, where images were mixed.
+        `labels` are whole, (n,) int64, or shares of classes, (n, classes) float32, for mixed images.
         """
         raise NotImplementedError
 
     def score(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """Larger is better. `model` may be a copy of the one that learns."""
+        """Return the score, larger is better; `model` may be a copy of the one that learns."""
         raise NotImplementedError
 
     def attach(self, model: nn.Module, images: torch.Tensor) -> nn.Module | None:
-        """Called once, with the model that will learn and an image or more, before anything is resumed.
+        """Prepare for the model that will learn; called once, with at least one image, before a run is resumed.
 
         Returns:
             The objective's state, such as the vectors of a power iteration, in the buffers of a module, which the
-            checkpoint keeps; None without one.
+            checkpoint keeps; or None.
 
         Raises:
-            BenchmarkError: a model that the objective cannot be applied to.
+            BenchmarkError: the objective cannot be applied to the model.
         """
         return None
 
     def advance(self) -> None:
-        """Moves the state by one step; called before each optimiser step. `loss` only reads it."""
+        """Move the state by one step; called before each optimiser step. `loss` only reads it."""
 
     def after_step(self, model: nn.Module) -> None:
-        """Puts the weights back among those that the objective allows; called after each optimiser step, before the EMA."""
+        """Project the weights onto those that the objective allows; called after each optimiser step, before the EMA."""
 
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without parameter gradients; then each module's mode and each parameter's flag as they were.
+    """Set evaluation mode without parameter gradients; restore each module's mode and each parameter's flag.
 
-    What runs inside leaves no `.grad`, moves no statistic of BatchNorm and meets neither dropout nor drop path.
+    Code inside leaves no `.grad`, moves no statistic of BatchNorm and meets neither dropout nor drop path.
     """
     modes = [(module, module.training) for module in model.modules()]
     learned = [p for p in model.parameters() if p.requires_grad]
@@ -81,7 +81,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in learned:
             parameter.requires_grad_(True)
-        model.train(modes[0][1])  # by `train`, which modules may override, then the modules that were in another mode
+        model.train(modes[0][1])  # modules may override `train`; then set the modules that had another mode
         for module, mode in modes:
             if module.training != mode:
                 module.training = mode
@@ -90,9 +90,9 @@ def frozen(model: nn.Module) -> Iterator[None]:
 def perturb(
     attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float
 ) -> torch.Tensor:
-    """Adversarial images against the frozen model; the images themselves for `eps_factor` 0.
+    """Return adversarial images against the frozen model; the images themselves for `eps_factor` 0.
 
-    Against shares of classes the attack climbs the cross-entropy with those shares.
+    With shares of classes the attack maximises the cross-entropy with those shares.
     """
     if eps_factor <= 0:
         return images
@@ -104,7 +104,7 @@ def perturb(
 
 
 def whole_labels(labels: torch.Tensor, objective: str) -> None:
-    """A BenchmarkError for shares of classes, of which the objective makes nothing."""
+    """Raise a BenchmarkError for shares of classes, which the objective does not take."""
     if labels.is_floating_point():
         raise BenchmarkError(f"the {objective} objective needs whole labels; leave mixup and cutmix out")
 
@@ -112,7 +112,7 @@ def whole_labels(labels: torch.Tensor, objective: str) -> None:
 def accuracy(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, margin: float = 0.0, batch_size: int = 500
 ) -> float:
-    """Share of images whose true logit is above every other by more than `margin`, in evaluation mode."""
+    """Return the share of images whose true logit is above every other by more than `margin`, in evaluation mode."""
     model.eval()
     return share(lambda x, y: margins(model(x), y) > margin, images, labels, batch_size)
 
@@ -124,7 +124,7 @@ def share(
     labels: torch.Tensor,
     batch_size: int,
 ) -> float:
-    """The share of images that `right`, of some images and their labels (m,), says are: (m,) bool."""
+    """Return the share of images for which `right` holds; it maps images and labels (m,) to (m,) bool."""
     batches = zip(images.split(batch_size), labels.split(batch_size), strict=True)
     return sum(int(right(x, y).sum()) for x, y in batches) / len(labels)
 
@@ -132,6 +132,6 @@ def share(
 def robust_accuracy(
     attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int = 500
 ) -> float:
-    """Accuracy on what the attack makes of the images at its full radius."""
+    """Return the accuracy under the attack at its full radius."""
     batches = zip(images.split(batch_size), labels.split(batch_size), strict=True)
     return accuracy(model, torch.cat([perturb(attack, model, x, y, 1.0) for x, y in batches]), labels)

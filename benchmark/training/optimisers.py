@@ -1,4 +1,4 @@
-"""The optimiser of a recipe, and the two steps of sharpness-aware minimisation (SAM; Foret et al. 2021) around it."""
+"""The optimiser of a recipe, and sharpness-aware minimisation (SAM; Foret et al. 2021)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def optimizer(
     scaled: bool = False,
     captured: bool = False,
 ) -> torch.optim.Optimizer:
-    """SGD (momentum 0.9) or AdamW; with `weight_decay_on: weights` parameters of one axis and biases are not decayed.
+    """Return SGD (momentum 0.9) or AdamW; `weight_decay_on: weights` spares biases and parameters of one axis.
 
-    On a GPU it is torch's fused one, unless gradients are `scaled` (16-mixed), and its learning rate lies there, so that a
-    `captured` step follows the schedule.
+    On a GPU it is torch's fused optimiser, unless gradients are `scaled` (16-mixed). Its learning rate is a tensor there, so
+    that a `captured` step follows the schedule.
     """
     on_gpu = device is not None and device.type == "cuda" and not scaled
     fused = True if on_gpu else None
     if spec.weight_decay_on == "all":
         parameters: ParamsT = list(model.parameters())
     else:
-        from timm.optim.optim_factory import param_groups_weight_decay  # a slow import, for those who ask for it
+        from timm.optim.optim_factory import param_groups_weight_decay  # a slow import that few recipes need
 
         parameters = [g for g in param_groups_weight_decay(model, spec.weight_decay) if g["params"]]
     made: torch.optim.Optimizer
@@ -57,10 +57,10 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 @contextmanager
 def sam_perturbation(model: nn.Module, rho: float) -> Iterator[None]:
-    """Inside the context the weights are w + rho g / ||g||_2, g their gradient; afterwards they are exactly w again.
+    """Set the weights to w + rho g / ||g||_2, g their gradient, inside the context; afterwards they are exactly w again.
 
-    SAM descends from w along the gradient that the loss has inside; the caller clears g before computing it. BatchNorm's
-    running statistics do not change inside.
+    SAM descends from w along the gradient of the loss inside, for which the caller clears g first. BatchNorm's running
+    statistics do not change inside.
     """
     gradients = [(p, p.grad) for p in model.parameters() if p.grad is not None]
     before = [p.detach().clone() for p, _ in gradients]

@@ -1,6 +1,6 @@
-"""Catastrophic overfitting (Wong et al. 2020): accuracy under the training attack against that under PGD, each epoch.
+"""Catastrophic overfitting (Wong et al. 2020): each epoch's accuracy under the training attack compared with PGD's.
 
-Measured on validation images and reported only: it changes nothing in training, and what was trained is published.
+It is measured on validation images and reported; it changes nothing in training.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from benchmark.records.training import Overfitting
 from benchmark.specs.threat import AttackSpec
 from benchmark.training.objective import TrainingAttack, perturb
 
-IMAGES = 100  # enough to tell a collapse; PGD on more would cost small training runs more than their training
-GAP = 0.3  # of the two accuracies counts as overfitting; the healthy ViT of the digits track stayed at 0.17 or below
+IMAGES = 100  # enough to see a collapse; PGD on more would cost small runs more than their training
+GAP = 0.3  # between the accuracies that counts as overfitting; the healthy ViT of the digits track stayed below 0.17
 
 
 def probe(attack: AttackSpec) -> AttackSpec:
-    """PGD-10 with step eps / 4 and a random start, in the ball of the training attack."""
+    """Return PGD-10 with step eps / 4 and a random start, in the ball of the training attack."""
     return AttackSpec(
         attack="pgd", norm=attack.norm, eps=attack.eps, parameters={"steps": 10, "step_size": attack.eps / 4}
     )
@@ -29,14 +29,14 @@ def probe(attack: AttackSpec) -> AttackSpec:
 
 @dataclass(frozen=True)
 class OverfittingMonitor:
-    """Compares the training attack with PGD after an epoch; `spec` describes the PGD."""
+    """A comparison of the training attack with PGD after an epoch; `spec` describes the PGD."""
 
     trained: TrainingAttack
     pgd: TrainingAttack
     spec: AttackSpec
 
     def __call__(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-        """Accuracy under the training attack, and under both attacks together, on at most IMAGES images, evenly spaced."""
+        """Return the accuracy under the training attack, and under both attacks together, on IMAGES evenly spaced images."""
         count = min(len(labels), IMAGES)
         chosen = torch.arange(count, device=images.device) * len(labels) // count
         robust = torch.ones(count, dtype=torch.bool, device=images.device)
@@ -52,12 +52,12 @@ class OverfittingMonitor:
     def verdict(
         self, seen: Sequence[tuple[float, float]], selected: int, warmup_epochs: int, validation: int
     ) -> Overfitting:
-        """The result over all epochs.
+        """Return the result over all epochs.
 
         Args:
-            seen: what the call returned after each epoch.
+            seen: the result of the call after each epoch.
             selected: the number of the selected epoch, from 1.
-            validation: how many validation images there are.
+            validation: the number of validation images.
         """
         counted = [e for e, (trained, pgd) in enumerate(seen, 1) if e > warmup_epochs and trained - pgd > GAP]
         trained, pgd = seen[selected - 1]

@@ -1,4 +1,4 @@
-"""Types of components' parameters. The range of a recipe's value is checked by its type (specs/components.py)."""
+"""Types of components' parameters, which check the range of a recipe's values (specs/components.py)."""
 
 from __future__ import annotations
 

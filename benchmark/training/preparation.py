@@ -1,13 +1,12 @@
-"""What training needs of a preparation: a step that changes a network's weights before the loop, or in its place.
+"""The interface of preparations: steps that change a network's weights before the loop, or instead of it.
 
 Each is the file `benchmark/training/prepare/<name>.py` with
 
     def prepare(model, start, train_split, place, *, <its own parameters>) -> dict[str, JsonValue]
 
-which changes `model` in place and returns its history, which stands in training.json. `start` is the trained network that
-the row starts from, or the network as the step before left it, frozen and in evaluation mode. Where the file says
-`OTHER_ARCHITECTURE = True`, `model` comes with fresh weights and may be another network than `start`; elsewhere it has the
-weights of `start`. Training images are all that it sees.
+which changes `model` in place and returns its history for training.json. `start` is the trained network that the row starts
+from, or the result of the step before, frozen and in evaluation mode. `model` has the weights of `start`; in a file with
+`OTHER_ARCHITECTURE = True` it has fresh weights and may be another network. It sees training images only.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ History = dict[str, JsonValue]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a preparation works: `folder` keeps what a killed run goes on from, `say` tells of progress."""
+    """Where a preparation works: `folder` keeps finished parts for a resumed run, `say` reports progress."""
 
     folder: Path
     seed: int
@@ -35,9 +34,9 @@ class Place:
     say: Callable[[str], None]
 
     def kept(self, name: str, make: Callable[[], tuple[Tensors, History]]) -> tuple[Tensors, History]:
-        """The tensors and the history of one part, such as a layer: what an earlier run kept of it, else made now and kept.
+        """Return tensors and history of one part, such as a layer, as an earlier run kept them, or make and keep them.
 
-        Both ways they come back from the file, so that a run that goes on is the run that never stopped.
+        Either way they are read from the file, so that a resumed run is byte-identical to one that never stopped.
         """
         path = self.folder / f"{name}.safetensors"
         if not path.exists():
@@ -46,6 +45,6 @@ class Place:
         return {name: tensor.to(self.device) for name, tensor in tensors.items()}, history
 
     def drawn(self, images: torch.Tensor, samples: int) -> torch.Tensor:
-        """So many of the training images, in an order drawn by the seed."""
+        """Return `samples` of the training images, in an order drawn by the seed."""
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(self.seed))
         return images[order[:samples].to(images.device)]

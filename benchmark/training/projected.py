@@ -1,14 +1,15 @@
-"""Cross-entropy under a constraint on each layer's norm: projection after each step (Gouk, Frank, Pfahringer and Cree
-2021).
+"""Cross-entropy with a projection of each layer's norm after each step (Gouk, Frank, Pfahringer and Cree 2021).
 
-W <- W min(1, cap / |W|) for the weight of every linear layer and convolution, those inside attention too. They take |W|
-from a power iteration, which lies below it, so that the cap is met only nearly. Here it comes from singular values:
-after each step the norm of a float32 weight is at most the cap, rounding included. That of a convolution is its
-matrix's where that is small, else a bound of it (layers/convolution_matrices.py), so that it ends below the cap. The
-price is singular values of all layers a step, which networks for small images can pay.
+W <- W min(1, cap / |W|) for the weight of every linear layer and convolution, also inside attention. The authors take |W|
+from a power iteration, which is too low, so they nearly meet the cap. Here |W| comes from singular values: after each step
+the norm of a float32 weight is at most the cap, rounding included. For a large convolution |W| is a bound
+(layers/convolution_matrices.py), so it ends below the cap. Each step costs the singular values of all layers, which is
+feasible for small images.
 """
 
 from __future__ import annotations
+
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
@@ -28,16 +29,16 @@ class Projected(Standard):
     def __init__(self, attack: TrainingAttack | None, *, norm: NotNegative, label_smoothing: Share = 0.0) -> None:
         """
         Args:
-            norm: spectral, that no layer's weight may exceed; 0 for the norms that training starts from, as after a
-                step of `prepare` that has lowered them.
+            norm: the largest spectral norm of a layer's weight; 0 for its norm at the start, as after a step of `prepare`
+                that lowered it.
         """
         super().__init__(label_smoothing=label_smoothing)
         self.norm = norm
 
     def attach(self, model: nn.Module, images: Tensor) -> nn.Module:
-        """The norm that each layer may have, in a buffer `values`: (layers,) float64."""
-        found = (part for part in model.modules() if type(part) in (nn.Linear, nn.Conv2d))
-        self.layers = [part for part in found if isinstance(part, nn.Linear | nn.Conv2d)]
+        """Return the largest norm of each layer, in a buffer `values`: (layers,) float64."""
+        plain = (part for part in model.modules() if type(part) in (nn.Linear, nn.Conv2d))
+        self.layers = [part for part in plain if isinstance(part, nn.Linear | nn.Conv2d)]
         if not self.layers:
             raise BenchmarkError(f"{type(model).__name__} has no nn.Linear or nn.Conv2d that projection could hold")
         self.sides = _sides(model, [part for part in self.layers if isinstance(part, nn.Conv2d)], images[:1])
@@ -54,31 +55,27 @@ class Projected(Standard):
             layer.weight.mul_(torch.where(norm > cap, cap / norm * INSIDE, 1.0).to(layer.weight))
 
     def _norm(self, layer: nn.Linear | nn.Conv2d) -> Tensor:
-        """() float64, at least the norm of the weight."""
+        """Return an upper bound of the norm of the weight, () float64."""
         if isinstance(layer, nn.Conv2d):
             return convolution_upper(layer, *self.sides[layer])
         return torch.linalg.matrix_norm(layer.weight.detach().double(), ord=2)
 
 
 def _sides(model: nn.Module, layers: list[nn.Conv2d], image: Tensor) -> dict[nn.Module, tuple[int, int]]:
-    """Height and width of what each convolution is given."""
-    found: dict[nn.Module, tuple[int, int]] = {}
+    """Return height and width of each convolution's input."""
+    sides: dict[nn.Module, tuple[int, int]] = {}
 
-    def seen(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        found[layer] = given[0].shape[-2], given[0].shape[-1]
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        sides[layer] = inputs[0].shape[-2], inputs[0].shape[-1]
 
-    for layer in layers:
-        check_convolution(layer)
-    hooks = [layer.register_forward_pre_hook(seen) for layer in layers]
-    try:
-        with frozen(model), torch.no_grad():
-            model(image.clone())
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if len(found) < len(layers):
+    with ExitStack() as hooks, frozen(model), torch.no_grad():
+        for layer in layers:
+            check_convolution(layer)
+            hooks.enter_context(layer.register_forward_pre_hook(note))
+        model(image.clone())
+    if len(sides) < len(layers):
         raise BenchmarkError("projected: the model has an nn.Conv2d that images do not pass, so its norm is not known")
-    return found
+    return sides
 
 
 objective = Projected

@@ -1,17 +1,16 @@
 """The proximal projection of one layer (Gupta and Verma 2023, "CertViT", problem 2 and algorithms 1 and 2).
 
-A trained layer y = R(W0 x + b), R the proximity operator of a convex f, gets the weights of least g(W), a measure such
-as the spectral norm, among those that still fit its outputs:
+A trained layer y = R(W0 x + b), R the proximity operator of a convex f, gets the weights of least g(W), a measure such as the
+spectral norm, among those that still fit its outputs:
 
-    minimise g(W) subject to c_j(W) = mean over batch j of dist(W x + b - y, subdifferential of f at y)^2 - eta <= 0,
+    minimise g(W) subject to c_j(W) = mean over batch j of dist(W x + b - y, subdifferential of f at y)^2 - eta <= 0.
 
-which is convex, with W0 inside: c_j = -eta there. Douglas-Rachford iterations take turns between the proximity operator
-of g and the projection onto that set, which is approached in turn by a half-space a batch. Everything is float64.
+The problem is convex, and W0 is feasible with c_j = -eta. Douglas-Rachford iterations alternate between the proximity
+operator of g and the projection onto the feasible set, which half-spaces approximate, one a batch. All is float64.
 
-R clamps to [low, high] here, the proximity operator of that interval's indicator: identity (-inf, inf), ReLU (0, inf),
-clipped ReLU (0, theta). GELU is no proximity operator, so a layer before it counts as followed by the identity. The
-paper's "Lipschitz measure", the sum of |W|, bounds the spectral norm only from above, and loosely; `spectral_prox` is
-this project's.
+Here R clamps to [low, high], the proximity operator of that interval's indicator: identity (-inf, inf), ReLU (0, inf),
+clipped ReLU (0, theta). GELU is no proximity operator, so a layer before it counts as followed by the identity. The paper's
+"Lipschitz measure", the sum of |W|, is a loose upper bound of the spectral norm; `spectral_prox` is this project's.
 """
 
 from __future__ import annotations
@@ -25,32 +24,33 @@ from torch import Tensor
 
 from benchmark.runtime.errors import BenchmarkError
 
-PARALLEL = 1e-15  # of mu nu: normals of half-spaces count as parallel below it, since rounding leaves no exact zero
-TOLERANCE = 1e-2  # of eta: how far outside the accuracy set an answer may stay
+PARALLEL = (
+    1e-15  # relative to mu nu: normals of half-spaces count as parallel below it, since rounding leaves no exact 0
+)
+TOLERANCE = 1e-2  # relative to eta: how far outside the accuracy set a result may lie
 EMPTY = "no weights keep the layer's outputs to this eta on every batch; raise eta"
 
 
 def soft_threshold(z: Tensor, gamma: float) -> Tensor:
-    """The proximity operator of gamma times the sum of |W|: every entry nearer to 0 by gamma. Any shape to the same."""
+    """Apply the proximity operator of gamma times the sum of |W|: move every entry towards 0 by gamma. Any shape."""
     return z.sign() * (z.abs() - gamma).clamp(min=0)
 
 
 def quantile_threshold(z: Tensor, gamma: float) -> Tensor:
-    """The soft threshold at the gamma-quantile of the nonzero |z|, as CertViT's released code has it.
+    """Apply the soft threshold at the gamma-quantile of the nonzero |z|, as CertViT's released code does. Any shape.
 
-    Any shape to the same. This is no proximity operator of one function, since the threshold moves with z: nothing says
-    what iterations converge to.
+    It is no proximity operator, since the threshold depends on z: what iterations converge to is not known.
     """
     sizes = z[z != 0].abs().sort().values
     if not len(sizes):
         return z
-    place = gamma * (len(sizes) - 1)  # by hand, since torch.quantile refuses more than 16 million values
+    place = gamma * (len(sizes) - 1)  # torch.quantile refuses more than 16 million values
     below = sizes[math.floor(place)]
     return soft_threshold(z, float(below + (place - math.floor(place)) * (sizes[math.ceil(place)] - below)))
 
 
 def onto_l1_ball(values: Tensor, radius: float) -> Tensor:
-    """The point of sum at most `radius` > 0 nearest to values (k,) >= 0 in falling order (Duchi et al. 2008)."""
+    """Project values (k,) >= 0 in falling order onto sums of at most `radius` > 0 (Duchi et al. 2008)."""
     if float(values.sum()) <= radius:
         return values
     levels = (values.cumsum(0) - radius) / torch.arange(1, len(values) + 1, device=values.device)
@@ -59,10 +59,10 @@ def onto_l1_ball(values: Tensor, radius: float) -> Tensor:
 
 
 def spectral_prox(z: Tensor, gamma: float) -> Tensor:
-    """The proximity operator of gamma times the spectral norm: (out, in) to the same.
+    """Apply the proximity operator of gamma times the spectral norm: (out, in) to the same.
 
-    U diag(s - p) V^T, p the projection of the singular values s onto the l1 ball of radius gamma: Moreau's identity,
-    the spectral norm's dual being the sum of singular values. It cuts the largest to one level, by gamma in all.
+    By Moreau's identity it is U diag(s - p) V^T, p the projection of the singular values s onto the l1 ball of radius gamma,
+    since the dual norm is the sum of singular values. It cuts the largest to one level, by gamma in all.
     """
     u, s, vh = torch.linalg.svd(z, full_matrices=False)
     return (u * (s - onto_l1_ball(s, gamma))) @ vh
@@ -70,18 +70,18 @@ def spectral_prox(z: Tensor, gamma: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Rows:
-    """What one batch asks of a layer whose output is W x + b clamped to [low, high]. All tensors are float64."""
+    """Inputs and outputs of a layer whose output is W x + b clamped to [low, high], all float64."""
 
     x: Tensor  # (n, in)
-    y: Tensor  # (n, out), equal to the bounds where the layer met them
+    y: Tensor  # (n, out), equal to a bound where the layer met it
     low: float = -math.inf
-    high: Tensor | float = math.inf  # broadcasts against y; where it is `low` the unit is constant and asks nothing
+    high: Tensor | float = math.inf  # broadcasts against y; where it is `low` the unit is constant
 
 
 def residual(z: Tensor, rows: Rows) -> Tensor:
-    """z - y less its nearest point of the subdifferential at y, so that its norm is the distance: (n, out) to the same.
+    """Return z - y less its nearest point of the subdifferential at y; its norm is the distance. (n, out) to the same.
 
-    The subdifferential is {0} between the bounds, (-inf, 0] at `low`, [0, inf) at `high`, and all where they meet.
+    The subdifferential is {0} between the bounds, (-inf, 0] at `low`, [0, inf) at `high`, and all numbers where they meet.
     """
     e = z - rows.y
     e = torch.where(rows.y > rows.low, e, e.clamp(min=0))
@@ -89,11 +89,11 @@ def residual(z: Tensor, rows: Rows) -> Tensor:
 
 
 class AccuracySet:
-    """The weights W (out, in) whose mean squared distance is at most eta on every batch (equations 9 to 13): convex.
+    """The convex set of weights W (out, in) whose mean squared distance is at most eta on every batch (equations 9 to 13).
 
     Args:
-        batches: each gives the rows of a batch, as often as asked, so that unfolded patches need not be kept.
-        bias: (out,) float64, which the projection leaves as it is.
+        batches: each returns the rows of a batch when called, so that unfolded patches need not be kept.
+        bias: (out,) float64, left as it is.
         eta: above 0, in squared units of the layer's output, summed over its units; the paper's is 0.01.
     """
 
@@ -101,27 +101,26 @@ class AccuracySet:
         self.batches, self.bias, self.eta = batches, bias, eta
 
     def distance(self, weight: Tensor, rows: Rows) -> tuple[float, Tensor]:
-        """A batch's mean squared distance, which is c_j + eta, and its gradient (out, in): 2/n sum of residual x^T."""
+        """Return a batch's mean squared distance, c_j + eta, and its gradient (out, in): 2/n sum of residual x^T."""
         z = rows.x @ weight.mT
         r = residual(z if self.bias is None else z + self.bias, rows)
         return float(r.square().sum()) / len(r), r.mT @ rows.x * (2 / len(r))
 
     def distances(self, weight: Tensor) -> list[float]:
-        """The mean squared distance of each batch."""
+        """Return the mean squared distance of each batch."""
         return [self.distance(weight, rows())[0] for rows in self.batches]
 
     def project(self, point: Tensor, *, sweeps: int) -> tuple[Tensor, int]:
-        """Nearly the point of the set nearest to `point`, and how many sweeps it took (Combettes 2003; algorithm 2).
+        """Return nearly the projection of `point` onto the set, and the number of sweeps (Combettes 2003; algorithm 2).
 
-        Where a batch is not kept, c_j + <gradient, W' - W> <= 0 is a half-space that holds the set. The next iterate is
-        the point nearest to `point` of it and of one more half-space, which stands for all those before. A sweep takes
-        each batch in turn; the last is that which finds all kept. Iterates come from outside: with one batch they
-        converge fast, with several their error falls about as 1 / sweeps, so that few leave them outside, by what
-        `distances` says.
+        For a violated batch, c_j + <gradient, W' - W> <= 0 is a half-space that holds the set. The next iterate is the point
+        nearest to `point` in it and in one more half-space, which stands for all earlier ones. A sweep takes each batch in
+        turn, and the last sweep finds none violated. Iterates come from outside. With one batch they converge fast, with
+        several their error falls about as 1 / sweeps; `distances` tells how far outside they are.
 
         Raises:
-            BenchmarkError: half-spaces exclude each other or iterates run away, as no weights keep every batch; where
-                that takes more sweeps, only `distances` shows it.
+            BenchmarkError: half-spaces exclude each other or iterates diverge, since no weights keep every batch; with few
+                sweeps only `distances` shows it.
         """
         weight = point
         for sweep in range(sweeps):
@@ -138,12 +137,12 @@ class AccuracySet:
         return weight, sweeps
 
     def pulled_inside(self, weight: Tensor, centre: Tensor) -> Tensor:
-        """`weight` if it keeps every batch within the tolerance, else a point on the way to `centre` that does.
+        """Return `weight` if it keeps every batch within the tolerance, else a point on the way to `centre` that does.
 
-        Guarantee: where `centre` keeps every batch, the result's mean squared distances are at most (1 + TOLERANCE)
-        eta. The root r of a batch's mean square is convex in W, as a norm of distances to convex sets: at centre + t
-        (weight - centre) it is at most (1 - t) r(centre) + t r(weight), which is at most sqrt(eta) for the t taken. A
-        convex measure g is likewise at most (1 - t) g(centre) + t g(weight) there.
+        Guarantee: if `centre` keeps every batch, the result's mean squared distances are at most (1 + TOLERANCE) eta. The
+        root r of a batch's mean square is convex in W, as a norm of distances to convex sets. At centre + t (weight - centre)
+        it is at most (1 - t) r(centre) + t r(weight), which is at most sqrt(eta) for the t used. A convex measure g is
+        likewise at most (1 - t) g(centre) + t g(weight).
         """
         most, share = math.sqrt(self.eta), 1.0
         for square, near in zip(self.distances(weight), map(math.sqrt, self.distances(centre)), strict=True):
@@ -153,14 +152,14 @@ class AccuracySet:
 
 
 def _nearest(point: Tensor, weight: Tensor, step: Tensor) -> Tensor:
-    """The point nearest to `point` of two half-spaces: that which `weight` is nearest in, that beyond weight - step.
+    """Project `point` onto two half-spaces: the one in which `weight` is nearest to it, and the one beyond weight - step.
 
-    Combettes 2003 with his names: pi, mu, nu and xi = mu nu - pi^2, which is 0 where the normals are parallel.
+    Names are those of Combettes 2003: pi, mu, nu and xi = mu nu - pi^2, which is 0 where the normals are parallel.
     """
     back = point - weight
     pi, mu, nu = float((back * step).sum()), float(back.square().sum()), float(step.square().sum())
     xi = mu * nu - pi * pi
-    if not math.isfinite(xi):  # where the set is empty iterates may also run away
+    if not math.isfinite(xi):  # iterates diverge where the set is empty
         raise BenchmarkError(EMPTY)
     if xi <= PARALLEL * mu * nu:
         if pi < 0:
@@ -179,10 +178,10 @@ def douglas_rachford(
     relaxation: float,
     outer: int,
 ) -> Tensor:
-    """Algorithm 1 from Z = `start`: `outer` times W = prox(Z) and Z += relaxation (project(2 W - Z) - W); then prox(Z).
+    """Run algorithm 1 from Z = `start`: `outer` times W = prox(Z), Z += relaxation (project(2 W - Z) - W); return prox(Z).
 
-    W converges to a point of least g in the set where `prox` is that of gamma g, whatever gamma > 0 is as long as it
-    stays. Before that W has the good side of the measure, zeros or a low norm, but lies outside the set.
+    If `prox` is that of gamma g with a fixed gamma > 0, W converges to a point of least g in the set. Before, W already has
+    zeros or a low norm, but lies outside the set.
 
     Args:
         relaxation: above 0 and below 2; the paper's are 1.1 to 1.3.

@@ -1,7 +1,7 @@
 """Data-parallel training: each process has a share of every batch, and all take the same step.
 
-The gradients of the shares are added in one order, so a run of so many processes is the same every time. It is
-not the run of one process: sums round otherwise, BatchNorm sees its share alone, and in the steps each rank draws for itself.
+Gradients of the shares are added in a fixed order, so runs with the same number of processes are identical. They differ from
+a run of one process: sums round otherwise, BatchNorm sees one share, and each rank draws its own random numbers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import distributed, nn
 from benchmark.runtime.errors import BenchmarkError
 
 Tensors = dict[str, torch.Tensor]
-Exchange = Callable[[Literal["sum", "first"], Tensors], Tensors]  # of all ranks': their sum, or the first one's
-LEAST = 2  # images of a share
+Exchange = Callable[[Literal["sum", "first"], Tensors], Tensors]  # returns the sum over ranks, or rank 0's tensors
+LEAST = 2  # images in a share
 
 
 def seed_draws(*parts: int | str) -> None:
@@ -37,7 +37,7 @@ def seed_draws(*parts: int | str) -> None:
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train one network; by itself it is the only one, and exchanges nothing."""
+    """This process among those that train one network; by default it is alone and exchanges nothing."""
 
     rank: int = 0
     count: int = 1
@@ -56,9 +56,9 @@ class Ranks:
         return rows[self.rank :: self.count] if len(rows) >= LEAST * self.count else rows[:0]
 
     def add_gradients(self, parameters: Iterable[nn.Parameter], loss: torch.Tensor) -> torch.Tensor:
-        """Puts the sum of all ranks' gradients in place of this one's; the sum of their losses.
+        """Replace this rank's gradients by the sum over all ranks; return the sum of their losses.
 
-        A parameter that no rank has a gradient of is left without.
+        A parameter without a gradient in any rank stays without.
         """
         if self.exchange is None:
             return loss
@@ -67,36 +67,33 @@ class Ranks:
         there = torch.tensor([p.grad is not None for p in learned], dtype=torch.float32)
         flat = torch.cat([grad.flatten() for grad in own])
         flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
-        found = self.exchange("sum", {"gradient": flat, "there": there, "loss": loss})
-        pieces = found["gradient"].split([p.numel() for p in learned])
-        for parameter, piece, ranks in zip(learned, pieces, found["there"].tolist(), strict=True):
+        total = self.exchange("sum", {"gradient": flat, "there": there, "loss": loss})
+        pieces = total["gradient"].split([p.numel() for p in learned])
+        for parameter, piece, ranks in zip(learned, pieces, total["there"].tolist(), strict=True):
             parameter.grad = piece.to(parameter).view_as(parameter) if ranks else None
-        return found["loss"].to(loss.device)
+        return total["loss"].to(loss.device)
 
     def mean(self, value: float, rows: int) -> float:
-        """The mean over all ranks' rows of what is a mean over `rows` of them here."""
+        """Return the mean over all ranks' rows, given this rank's mean over `rows` of them."""
         if self.exchange is None:
             return value
-        here = torch.tensor([value * rows, rows], dtype=torch.float64)
-        total, count = self.exchange("sum", {"mean": here})["mean"].tolist()
+        own = torch.tensor([value * rows, rows], dtype=torch.float64)
+        total, count = self.exchange("sum", {"mean": own})["mean"].tolist()
         return total / count
 
     def take_first(self, modules: Iterable[nn.Module]) -> None:
-        """Parameters and kept buffers as the first rank has them: statistics of its own images are each rank's."""
+        """Load parameters and kept buffers of rank 0, since each rank has statistics of its own images."""
         if self.exchange is None:
             return
-        every = [*modules]
+        every = [*modules]  # a submitted module may have a `state_dict` of its own
         own = {f"{i}.{name}": t for i, module in enumerate(every) for name, t in module.state_dict().items()}
-        found = self.exchange("first", {} if self.rank else own)
+        first = self.exchange("first", {} if self.rank else own)
         for i, module in enumerate(every):
             start = f"{i}."
-            module.load_state_dict({k.removeprefix(start): t for k, t in found.items() if k.startswith(start)})
+            module.load_state_dict({k.removeprefix(start): t for k, t in first.items() if k.startswith(start)})
 
     def check(self, batch_size: int, validation: int) -> None:
-        """
-        Raises:
-            BenchmarkError: too few images of a batch, or of the validation split, for so many processes.
-        """
+        """Raise a BenchmarkError if a batch or the validation split has too few images for the processes."""
         if self.count > 1 and LEAST * self.count > min(batch_size, validation):
             raise BenchmarkError(
                 f"params.yaml, train: {self.count} processes cannot share batches of {batch_size} and {validation} "
@@ -109,12 +106,11 @@ ALONE = Ranks()
 
 @dataclass(frozen=True)
 class Collective:
-    """An exchange by torch.distributed: NCCL between GPUs, Gloo between processors. For processes that no sandbox holds,
-    since both connect to each other.
+    """An exchange by torch.distributed: NCCL between GPUs, Gloo between CPUs. A sandbox does not allow its connections.
 
     Attributes:
         meeting: a file that does not exist yet, the same for all ranks.
-        seconds: that ranks wait for each other, at most.
+        seconds: the longest that ranks wait for each other.
     """
 
     rank: int
@@ -131,9 +127,9 @@ class Collective:
                 world_size=self.count, timeout=timedelta(seconds=self.seconds),
             )  # fmt: skip
         if kind == "first":
-            about = [{name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}]
-            distributed.broadcast_object_list(about, src=0, device=device)
-            tensors = tensors or {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in about[0].items()}
+            shapes = [{name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}]
+            distributed.broadcast_object_list(shapes, src=0, device=device)
+            tensors = tensors or {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes[0].items()}
         exchanged = {}
         for name, tensor in tensors.items():
             there = tensor.detach().to(device, copy=True).contiguous()
@@ -146,13 +142,13 @@ class Collective:
 
 
 def add(total: Tensors, part: Tensors) -> None:
-    """Adds what one more rank sent, in place.
+    """Add the tensors of one more rank, in place.
 
     Raises:
-        ValueError: it sent something else than those before.
+        ValueError: its names, shapes or types differ from those before.
     """
-    kinds = [{name: (tensor.shape, tensor.dtype) for name, tensor in sent.items()} for sent in (total, part)]
-    if kinds[0] != kinds[1]:
+    expected, sent = ({name: (t.shape, t.dtype) for name, t in tensors.items()} for tensors in (total, part))
+    if sent != expected:
         raise ValueError("they do not keep step")
     for name, tensor in total.items():
         tensor += part[name]

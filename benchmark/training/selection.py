@@ -1,4 +1,4 @@
-"""Which epoch is kept: a score on validation images, by what the recipe asks for, and when to stop."""
+"""The recipe's selection of an epoch by a score on validation images, and when to stop."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from torch import nn
 from benchmark.specs.training import Selection
 from benchmark.training.objective import Objective, TrainingAttack, accuracy, robust_accuracy
 
-Score = Callable[[nn.Module, torch.Tensor, torch.Tensor], float]  # of a model on images and their labels, to be large
+Score = Callable[[nn.Module, torch.Tensor, torch.Tensor], float]  # of a model on images and labels; larger is better
 
 
 def selection_metric(
     selection: Selection, objective: Objective, attack: TrainingAttack | None, certified: Score | None = None
 ) -> tuple[str, Score]:
-    """The score that a recipe asks for, in words and to call.
+    """Return the recipe's score, in words and to call.
 
     Args:
-        attack, certified: that of `selection` and accuracy by its certificate, ready to run, where it names them.
+        attack: the attack of `selection`, ready to run, if it names one.
+        certified: the accuracy by the certificate of `selection`, if it names one.
     """
     if selection.by == "clean":
         return "validation accuracy", accuracy
@@ -34,5 +35,5 @@ def selection_metric(
 
 
 def exhausted(selection: Selection, epoch: int, best_epoch: int, warmup_epochs: int) -> bool:
-    """Whether `patience` epochs have brought nothing better after `epoch` of them are done; a warm-up counts for none."""
+    """Return whether `patience` epochs, without the warm-up, brought nothing better after `epoch` of them."""
     return bool(selection.patience) and epoch - max(best_epoch, warmup_epochs) >= selection.patience

@@ -1,4 +1,4 @@
-"""Cross-entropy on clean images, with label smoothing where asked for (Szegedy et al. 2016)."""
+"""Cross-entropy on clean images, with optional label smoothing (Szegedy et al. 2016)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The steps of an epoch: gradients, the optimiser, and what keeps the weights where the recipe wants them.
+"""The steps of an epoch: gradients, the optimiser, and projections of the weights.
 
-What changes with the epoch is a closed form of it (`lr_factor`, `eps_factor`), so that resuming needs no state.
+Schedules are closed forms of the epoch (`lr_factor`, `eps_factor`), so resuming needs no state.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
     from timm.utils.model_ema import ModelEmaV3
 
 
-LOOK = 64  # steps on a GPU between two looks at the loss, each of which waits for the device
-Augmenting = Callable[[torch.Tensor, torch.Tensor], Split]  # augment.Augment, or anything that keeps to its docstring
+LOOK = 64  # steps between checks of the total loss, each of which waits for a GPU
+Augmenting = Callable[[torch.Tensor, torch.Tensor], Split]  # such as augment.Augment
 
 
 def lr_factor(spec: TrainingSpec, place: float) -> float:
-    """The factor of the learning rate after `place` epochs.
+    """Return the factor of the learning rate after `place` epochs.
 
     `one_cycle` rises from 4% over the first 30% of training and falls along a cosine to 0. `cosine` and `constant` rise from
     1% over `rate_warmup_epochs`; the cosine then falls to `final_rate`.
@@ -52,22 +53,22 @@ def lr_factor(spec: TrainingSpec, place: float) -> float:
 
 
 def eps_factor(spec: TrainingSpec, epoch: int) -> float:
-    """The factor of the radius trained for in this epoch: 0 in the first, 1 after `warmup_epochs`, linear between."""
+    """Return the factor of the training radius in this epoch: 0 in the first, 1 after `warmup_epochs`, linear between."""
     return min(1.0, epoch / spec.warmup_epochs) if spec.warmup_epochs else 1.0
 
 
 class NotFinite(Exception):
-    """What is not finite, in words."""
+    """A loss, penalty or weight is not finite; the message names it."""
 
 
 class Autocast(nn.Module):
     """The model that learns, in the run's precision: images (n, c, h, w) to logits (n, classes).
 
-    It does what Fabric's wrapper does, but for that wrapper's hook on the logits: it lets nobody but Fabric differentiate
-    them, and attacks do too. Images are not rounded for mixed precision; autocast rounds what its operations take.
+    It replaces Fabric's wrapper, whose hook on the logits lets only Fabric differentiate them; attacks do too. Images are not
+    rounded for mixed precision; autocast rounds the inputs of its operations.
 
     Args:
-        compiled: the same model compiled, for batches of `full` images; compiling it for others would take minutes.
+        compiled: the same model compiled, for batches of `full` images; compiling for other sizes would take minutes.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Autocast(nn.Module):
     ) -> None:
         super().__init__()
         self.module, self._precision = model, precision
-        self._compiled, self._full = [compiled or model], full  # in a list: no module of its own, it shares the weights
+        self._compiled, self._full = [compiled or model], full  # in a list, so that it is no submodule
         self._mixed = str(precision.precision).endswith("mixed")
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -86,19 +87,19 @@ class Autocast(nn.Module):
 
 
 class Steps:
-    """The steps of an epoch, of this rank's share of every batch.
+    """The steps of an epoch, on this rank's share of every batch.
 
     Args:
-        model: it learns; all ranks begin with the weights of the first.
-        images: one or more, for the objective to look at.
-        augment: of each batch; `spec.augmentation`, ready to run.
-        closing: in place of `augment` in the last epochs; `spec.closing`.
-        penalties: by name, of `model`'s weights; `spec.penalties`, ready to run.
+        model: the model that learns; all ranks begin with the weights of rank 0.
+        images: at least one, for `objective.attach`.
+        augment: `spec.augmentation`, ready to run.
+        closing: `spec.closing`, in place of `augment` in the last epochs.
+        penalties: `spec.penalties` by name, ready to run.
         ranks: the processes that share the batches.
-        recorder: captures the steps, on a GPU (capture.py); each runs by itself if None.
+        recorder: captures the steps on a GPU (capture.py), unless None.
 
     Raises:
-        BenchmarkError: a model that the objective cannot be applied to, or a precision that the recipe cannot have.
+        BenchmarkError: the objective cannot be applied to the model, or the recipe does not work in this precision.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Steps:
         ranks.take_first([model])
         self.model, self.objective, self.spec, self.fabric, self.ranks = model, objective, spec, fabric, ranks
         self.augment, self.closing = augment, closing
-        self.pieces = 1  # of each batch, one after the other, where memory does not hold it at once
+        self.pieces = 1  # that each batch is cut into where memory does not hold it
         state = objective.attach(model, images)
         precision, device = fabric.strategy.precision, fabric.device
         scales = bool(precision.state_dict())
@@ -131,13 +132,13 @@ class Steps:
         self.learning = Autocast(model, precision, compiled(model) if recorder else None, spec.batch_size)
         self.ema: ModelEmaV3 | None = None
         if spec.ema:
-            from timm.utils.model_ema import ModelEmaV3  # a slow import, with a warning: for those who ask for it
+            from timm.utils.model_ema import ModelEmaV3  # a slow import with a warning, that few recipes need
 
             self.ema = ModelEmaV3(model, spec.ema)
         self.penalties = nn.ModuleDict(penalties or {}).to(device)
-        # of matrices and kernels, where entries may leave 0; vectors are free
-        held = {name: p for name, p in model.named_parameters() if p.ndim > 1 and spec.keep_zeros}
-        self.nonzero = {name: (p.detach() != 0).to(p.dtype) for name, p in held.items()}
+        # masks of matrices and kernels whose zeros stay; vectors are free
+        masked = {name: p for name, p in model.named_parameters() if p.ndim > 1 and spec.keep_zeros}
+        self.nonzero = {name: (p.detach() != 0).to(p.dtype) for name, p in masked.items()}
         self.state = state.to(device) if state is not None else None
         self.captured: CapturedStep | None = None
         if recorder:
@@ -146,18 +147,20 @@ class Steps:
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        """Those whose parameters and buffers a run resumes from, by kind."""
+        """Return the modules whose parameters and buffers a checkpoint keeps, by kind."""
         ema = {"ema": self.ema.module} if self.ema else {}
         state = {"objective": self.state} if self.state is not None else {}
         return {"model": self.model, "penalties": self.penalties, **ema, **state}
 
     @property
-    def judged(self) -> nn.Module:
-        """The model whose weights are scored and kept."""
+    def scored(self) -> nn.Module:
+        """Return the model whose weights are scored and kept."""
         return self.ema.module if self.ema else self.model
 
     def epoch(self, images: torch.Tensor, labels: torch.Tensor, epoch: int, seed: int) -> float:
-        """Take a step for each batch of all images in random order; the mean loss. Every draw follows from (seed, epoch).
+        """Take a step on each batch of all images in random order; return the mean loss.
+
+        All random draws follow from (seed, epoch).
 
         Raises:
             NotFinite: a loss, a penalty or a weight is not finite.
@@ -167,7 +170,7 @@ class Steps:
             self.learning.train()
             order = torch.randperm(len(labels), device="cpu").to(images.device)
             batches = order.split(self.spec.batch_size * self.spec.accumulation)
-            if not self.ranks.alone:  # from here on draws are this rank's own
+            if not self.ranks.alone:  # further draws differ between ranks
                 seed_draws(seed, epoch, "rank", self.ranks.rank)
             factor = eps_factor(self.spec, epoch)
             closes = self.spec.closing is not None and epoch >= self.spec.epochs - self.spec.closing.epochs
@@ -193,7 +196,7 @@ class Steps:
             return total.item() / len(labels)
 
     def step(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
-        """Take one optimiser step on batches that have `images` images over all ranks; their mean loss, () float64."""
+        """Take one optimiser step on batches with `images` images over all ranks; return their mean loss, () float64."""
         for penalty in self.penalties.values():
             penalty.advance()  # type: ignore[operator]
         self.objective.advance()
@@ -203,15 +206,18 @@ class Steps:
                 self.model, self.optimizer, max_norm=self.spec.clip_norm, error_if_nonfinite=False
             )
         self.optimizer.step()
-        self._put_back()
+        with torch.no_grad():
+            for name, mask in self.nonzero.items():
+                self.model.get_parameter(name).mul_(mask)
+            self.objective.after_step(self.model)
         if self.ema:
             self.ema.update(self.model)
         return loss
 
     def _sam(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
-        """Leave the gradient of sharpness-aware minimisation. Both passes draw the same masks and starts."""
+        """Leave the gradient of sharpness-aware minimisation; both passes draw the same random numbers."""
         devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
-        # a graph's generator cannot be set back: only steps that draw nothing are recorded
+        # a graph cannot reset its generator, so only steps that draw nothing are recorded
         again = nullcontext() if self.captured and self.captured.recording else torch.random.fork_rng(devices)
         with again:
             loss = self._gradient(batches, images, eps_factor)
@@ -220,16 +226,16 @@ class Steps:
         return loss
 
     def _gradient(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
-        """Leave the gradient of the mean loss of `images` images over all ranks and of the penalties; their sum.
+        """Leave the gradient of the mean loss of `images` images over all ranks plus the penalties; return that sum.
 
-        Where memory does not suffice the batches are cut in halves, and so on.
+        Where a GPU's memory does not suffice, the batches are halved, repeatedly.
 
         Raises:
-            BenchmarkError: it does not suffice for a single image.
+            BenchmarkError: memory does not suffice for a single image.
         """
         while True:
             try:
-                loss = self._gathered([part for batch in batches for part in self._cut(batch)], images, eps_factor)
+                loss = self._gathered(batches, images, eps_factor)
                 return self.ranks.add_gradients(self.model.parameters(), loss)
             except Exception as error:
                 recording = self.captured is not None and self.captured.recording
@@ -248,14 +254,13 @@ class Steps:
                 flush=True,
             )
 
-    def _cut(self, batch: Split) -> list[Split]:
-        size = max(1, -(-len(batch[0]) // self.pieces))
-        return [*zip(batch[0].split(size), batch[1].split(size), strict=True)]
-
     def _gathered(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
+        """Gather the gradients of all batches, each cut into `pieces`; return the loss of this rank."""
+        sizes = [max(1, -(-len(x) // self.pieces)) for x, _ in batches]
+        parts = (zip(x.split(size), y.split(size), strict=True) for (x, y), size in zip(batches, sizes, strict=True))
         self.optimizer.zero_grad()
         total = torch.zeros((), dtype=torch.float64, device=self.fabric.device)
-        for number, (x, y) in enumerate(batches):
+        for number, (x, y) in enumerate(chain.from_iterable(parts)):
             if not len(x):
                 continue
             loss = self.objective.loss(self.learning, x, y, eps_factor) * (len(x) / images)
@@ -269,15 +274,8 @@ class Steps:
 
     @property
     def _on_gpu(self) -> bool:
-        """Where reading a number back waits for all work, and memory runs out with an exception."""
+        """Whether reading a number waits for the device, and a full memory raises an exception."""
         return self.fabric.device.type != "cpu"
-
-    @torch.no_grad()
-    def _put_back(self) -> None:
-        """Weights among those that the recipe and the objective allow."""
-        for name, mask in self.nonzero.items():
-            self.model.get_parameter(name).mul_(mask)
-        self.objective.after_step(self.model)
 
     def _penalty(self) -> torch.Tensor:
         terms = {name: penalty() for name, penalty in self.penalties.items()}

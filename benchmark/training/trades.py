@@ -1,8 +1,8 @@
-"""TRADES (Zhang et al. 2019, equation 5): cross-entropy on clean images plus beta times how far predictions can be moved.
+"""TRADES (Zhang et al. 2019, equation 5): cross-entropy on clean images plus beta times the divergence of predictions.
 
-loss = CE(f(x), y) + beta KL(softmax f(x) || softmax f(x')), x' found by maximising that KL with the training attack.
- As in the authors' code both sides of the KL are differentiated, and the attack's clean side is held fixed. At the
-clean image the KL is 0 and its gradient nothing but rounding: the attack has to start at random.
+loss = CE(f(x), y) + beta KL(softmax f(x) || softmax f(x')), where x' maximises that KL by the training attack. As in the
+authors' code both sides of the KL are differentiated, and the attack holds the clean side fixed. At the clean image the KL
+is 0 and its gradient only rounding, so the attack must start at random.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Trades(Adversarial):
         self.beta = beta
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
-        """For `eps_factor` 0, where nothing can be moved, the cross-entropy alone."""
+        """Return the loss; for `eps_factor` 0 the cross-entropy alone."""
         moved = self._moved(model, images, labels, eps_factor) if eps_factor > 0 else None
         clean = model(images)
         natural = nn.functional.cross_entropy(clean, labels, label_smoothing=self.smoothing)
         return natural if moved is None else natural + self.beta * divergence(clean, model(moved)) / len(images)
 
     def _moved(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
-        """Images whose predictions the attack moved away from the clean ones, labels apart."""
+        """Return images whose predictions the attack moved away from the clean ones, whatever their labels."""
         with frozen(model):
             with torch.no_grad():
                 clean = model(images)
@@ -39,7 +39,7 @@ class Trades(Adversarial):
 
 
 def divergence(clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
-    """KL(softmax clean || softmax moved) of logits (n, classes), summed over the batch."""
+    """Return KL(softmax clean || softmax moved) of logits (n, classes), summed over the batch."""
     return nn.functional.kl_div(moved.log_softmax(1), clean.log_softmax(1), log_target=True, reduction="sum")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_cifar import LABELS, PIXELS, write_cifar
-from tiny_models import Linear, grey_images
+from tiny_models import Linear, Through, grey_images
 from torch import nn
 
 import autoattack
@@ -25,39 +25,24 @@ def test_signature_is_the_authors() -> None:
     assert list(run.parameters)[1:] == ["x_orig", "y_orig", "bs", "return_labels", "state_path"]
 
 
-def small(version: str = "custom") -> tuple[autoattack.AutoAttack, torch.Tensor, torch.Tensor]:
-    model, images = Linear().eval().requires_grad_(False), grey_images(6)
-    eps = float(model.radius(images, model(images).argmax(1), "Linf").median())
+def test_results_have_the_authors_shapes_and_progress_is_printed_and_logged(tmp_path, capsys) -> None:
+    model, images, log = Linear().eval().requires_grad_(False), grey_images(6), tmp_path / "log.txt"
+    labels = model(images).argmax(1)
     attacker = autoattack.AutoAttack(
-        model, norm="Linf", eps=eps, seed=0, verbose=False, attacks_to_run=["apgd-ce", "apgd-t"], version=version,
-        device="cpu",
+        model, norm="Linf", eps=float(model.radius(images, labels, "Linf").median()), seed=0, verbose=True,
+        attacks_to_run=["apgd-ce", "apgd-t"], version="custom", device="cpu", log_path=log,
     )  # fmt: skip
     attacker.apgd_targeted.n_target_classes, attacker.apgd.n_iter, attacker.apgd_targeted.n_iter = 1, 30, 30
-    return attacker, images, model(images).argmax(1)
-
-
-def test_results_are_the_authors_shapes() -> None:
-    attacker, images, labels = small()
     adversarial = attacker.run_standard_evaluation(images, labels, bs=4)
     assert adversarial.shape == images.shape
     again, predicted = attacker.run_standard_evaluation(images, labels, bs=4, return_labels=True)
     assert torch.equal(again, adversarial)
-    assert torch.equal(predicted, attacker.model(again).argmax(1))
+    assert torch.equal(predicted, model(again).argmax(1))
     each = attacker.run_standard_evaluation_individual(images, labels, bs=4)
     assert set(each) == {"apgd-ce", "apgd-t"}
     assert attacker.attacks_to_run == ["apgd-ce", "apgd-t"]
-
-
-def test_progress_is_printed_or_logged_as_asked(tmp_path, capsys) -> None:
-    model, images = Linear().eval().requires_grad_(False), grey_images(2)
-    log = tmp_path / "log.txt"
-    attacker = autoattack.AutoAttack(
-        model, eps=0.01, seed=0, verbose=True, attacks_to_run=["apgd-ce"], version="custom", device="cpu", log_path=log
-    )
-    attacker.run_standard_evaluation(images, model(images).argmax(1))
     assert "robust accuracy after APGD-CE" in log.read_text()
     assert "robust accuracy after APGD-CE" in capsys.readouterr().err
-    small()
 
 
 def test_tensorflow_models_are_refused() -> None:
@@ -65,26 +50,16 @@ def test_tensorflow_models_are_refused() -> None:
         autoattack.AutoAttack(Linear(), is_tf_model=True, device="cpu")
 
 
-class TinyCifarNet(nn.Module):
-    """Ten classes on 32x32 images, smooth and weak."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.net = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 24), nn.Tanh(), nn.Linear(24, 10))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x - 0.5)
-
-
 @pytest.mark.slow
 def test_robustbench_benchmark_runs_and_agrees_with_our_call(tmp_path, monkeypatch) -> None:
     """`robustbench.eval.benchmark` itself, on a tiny CIFAR-10 archive, against our own harness on the same images."""
     from robustbench.eval import benchmark
 
-    model = TinyCifarNet().eval()
+    torch.manual_seed(0)
+    layers = nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 24), nn.Tanh(), nn.Linear(24, 10)
+    model = Through(nn.Sequential(*layers), lambda x: x - 0.5).eval()
     images = torch.from_numpy(PIXELS[14:].astype(np.float32) / 255)
-    # the archive's labels say what the model says but for one image, so that clean accuracy is 5 of 6
+    # the archive's labels are the model's predictions but for one image, so that clean accuracy is 5 of 6
     labels = model(images).argmax(1)
     labels[0] = (labels[0] + 1) % 10
     write_cifar(tmp_path, monkeypatch, "cifar10", np.concatenate([LABELS[:14], labels.numpy()]))

@@ -22,15 +22,18 @@ from benchmark.sandbox.confinement import Confinement, available
 from benchmark.sandbox.process import Process, serve
 from benchmark.specs.certificate import CertificateSpec
 
+IMAGES = torch.rand(64, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+
 
 class Small(nn.Module):
-    """A network on a device that holds `most` images there, and `most_back` of them on the way back."""
+    """A network on a device that holds `most` images in a forward pass, and `most_back` of them in a backward pass."""
 
-    def __init__(self, most: int, most_back: int | None = None) -> None:
+    def __init__(self, most: int = 1000, most_back: int | None = None) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.network = nn.Sequential(nn.Flatten(), nn.Linear(48, 16), nn.Tanh(), nn.Linear(16, 5))
         self.most, self.most_back, self.asked = most, most_back or most, list[int]()
+        self.eval()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         self.asked.append(len(images))
@@ -39,50 +42,43 @@ class Small(nn.Module):
         return self.network(images)
 
 
-def drawn(count: int) -> torch.Tensor:
-    return torch.rand(count, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+def pixels(**options) -> nn.Module:
+    """Five pixels as logits."""
+    return Through(nn.Flatten(), **{"after": lambda z, x: z[:, :5]} | options).eval()
 
 
 def gradient(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
     leaf = images.clone().requires_grad_()
-    output = model(leaf)
-    return torch.autograd.grad((output * torch.arange(5.0)).sum(), leaf)[0]
+    return torch.autograd.grad((model(leaf) * torch.arange(5.0)).sum(), leaf)[0]
 
 
-def test_pieces_are_found_by_halving_until_there_and_back_fits() -> None:
-    said: list[str] = []
-    model = Small(most=64, most_back=20).eval()
-    assert fitting(model, drawn(16), said.append) is model
-    found = fitting(model, drawn(64), said.append)
-    assert isinstance(found, InPieces)
-    assert found.most == 16
-    assert said == ["memory holds a pass of 16 images, not of 64: the model is asked in pieces"]
-    assert room(found, drawn(32)) == 32, "in pieces it has no more room"
+def test_pieces_are_found_by_halving_until_forward_and_backward_fit() -> None:
+    messages: list[str] = []
+    model = Small(most=64, most_back=20)
+    assert fitting(model, IMAGES[:16], messages.append) is model
+    pieces = fitting(model, IMAGES, messages.append)
+    assert isinstance(pieces, InPieces)
+    assert pieces.most == 16
+    assert messages == ["memory holds a pass of 16 images, not of 64: the model is asked in pieces"]
+    assert room(pieces, IMAGES[:32]) == 32, "in pieces it has no more room"
+    with pytest.raises(BenchmarkError, match=rf"out of memory with {MIN_ROWS} images of 3x4x4 in a pass"):
+        fitting(Small(most=3), IMAGES[:32])
+    with pytest.raises(AttributeError, match="nothing"):
+        fitting(pixels(before=lambda images: images.nothing), IMAGES[:16])
 
 
-def test_logits_and_gradients_are_those_of_the_whole() -> None:
-    images, whole = drawn(37), Small(most=100).eval()
-    pieces = fitting(Small(most=20).eval(), images)
+def test_logits_gradients_and_internals_are_those_of_the_whole() -> None:
+    images, whole, pieces = IMAGES[:37], Small(), fitting(Small(most=20), IMAGES[:37])
     torch.testing.assert_close(pieces(images), whole(images), rtol=0, atol=1e-6)
     torch.testing.assert_close(gradient(pieces, images), gradient(whole, images), rtol=0, atol=1e-6)
     assert max(pieces.model.asked[3:]) <= 20  # but for the trials of 37 and 18
+    assert internals(pieces, images) == internals(whole, images)
+    assert flops(whole, images)[0] == internals(pieces, images).flops == 2 * (48 * 16 + 16 * 5)
 
 
-def test_less_than_the_fewest_rows_is_refused_and_other_errors_go_on() -> None:
-    with pytest.raises(BenchmarkError, match=rf"out of memory with {MIN_ROWS} images of 3x4x4 in a pass"):
-        fitting(Small(most=3).eval(), drawn(32))
-    with pytest.raises(AttributeError, match="nothing"):
-        fitting(pixels(before=lambda images: images.nothing).eval(), drawn(16))
-
-
-def pixels(**options) -> nn.Module:
-    """Five pixels as logits."""
-    return Through(nn.Flatten(), **{"after": lambda z, x: z[:, :5]} | options)
-
-
-def test_going_back_draws_the_numbers_of_going_there_and_none_besides() -> None:
+def test_the_backward_pass_draws_the_numbers_of_the_forward_pass_and_no_others() -> None:
     """Logits are multiples of pixels by drawn numbers, which a gradient shows."""
-    images, model = drawn(20), InPieces(pixels(after=lambda z, x: z[:, :5] * torch.randn(len(x), 5)), 8)
+    images, model = IMAGES[:20], InPieces(pixels(after=lambda z, x: z[:, :5] * torch.randn(len(x), 5)), 8)
     torch.manual_seed(3)
     leaf = images.clone().requires_grad_()
     output = model(leaf)
@@ -92,42 +88,29 @@ def test_going_back_draws_the_numbers_of_going_there_and_none_besides() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_a_model_without_a_gradient_has_none_in_pieces() -> None:
-    leaf, detached = drawn(16).requires_grad_(), pixels(before=torch.Tensor.detach)
+def test_a_missing_gradient_is_missing_in_pieces_and_a_model_of_two_faces_is_refused() -> None:
+    leaf = IMAGES[:16].clone().requires_grad_()
+    detached, faces = pixels(before=torch.Tensor.detach), pixels(after=lambda z, x: z[:, :5] * (-1) ** x.requires_grad)
     assert torch.autograd.grad(InPieces(detached, 8)(leaf).sum(), leaf, allow_unused=True)[0] is None
-
-
-def test_a_model_of_two_faces_is_found_out_on_the_way_back() -> None:
-    leaf, faces = drawn(16).requires_grad_(), pixels(after=lambda z, x: z[:, :5] * (-1 if x.requires_grad else 1))
-    output = InPieces(faces, 8)(leaf)
     with pytest.raises(BenchmarkError, match="other logits where their gradient is asked for"):
-        torch.autograd.grad(output.sum(), leaf)
-
-
-def test_what_is_said_of_a_model_is_said_of_it_in_pieces() -> None:
-    images = drawn(16)
-    whole, pieces = Small(most=100).eval(), InPieces(Small(most=8).eval(), 8)
-    assert internals(pieces, images) == internals(whole, images)
-    assert flops(whole, images)[0] == internals(pieces, images).flops == 2 * (48 * 16 + 16 * 5)
+        torch.autograd.grad(InPieces(faces, 8)(leaf).sum(), leaf)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("norm", few(["Linf"], ["L2"]))
-def test_autoattack_has_the_same_verdicts_in_pieces(norm, monkeypatch) -> None:
+@pytest.mark.parametrize(("norm", "eps"), few([("Linf", 0.1)], [("L2", 0.4)]))
+def test_autoattack_has_the_same_verdicts_in_pieces(norm, eps, monkeypatch) -> None:
     monkeypatch.setattr(square, "QUERIES", 100)
-    images, whole = drawn(16), Small(most=1000).eval()
+    images, whole = IMAGES[:16], Small()
     labels = whole(images).argmax(1)
-    eps = 0.1 if norm == "Linf" else 0.4
     expected = auto_attack(whole, images, labels, norm=norm, eps=eps)
-    found = auto_attack(InPieces(Small(most=8).eval(), 8), images, labels, norm=norm, eps=eps)
     assert 0 < expected.robust.sum() < 16
-    assert torch.equal(found.robust, expected.robust)
+    assert torch.equal(auto_attack(InPieces(Small(8), 8), images, labels, norm=norm, eps=eps).robust, expected.robust)
 
 
 def test_predictions_and_certificates_halve_what_does_not_fit(monkeypatch) -> None:
-    images, whole, model = drawn(50), Small(most=100).eval(), Small(most=13).eval()
+    images, model, spec = IMAGES[:50], Small(most=13), CertificateSpec(name="lipschitz")
     with torch.no_grad():
-        torch.testing.assert_close(logits(model, images, 50), whole(images), rtol=0, atol=1e-6)
+        torch.testing.assert_close(logits(model, images, 50), Small()(images), rtol=0, atol=1e-6)
     asked: list[int] = []
 
     class Certificate:
@@ -139,10 +122,9 @@ def test_predictions_and_certificates_halve_what_does_not_fit(monkeypatch) -> No
             return y.double()
 
     monkeypatch.setattr("benchmark.evaluation.certified_radii.certificate_module", lambda _: Certificate)
-    radii = certified_radii(model, images, torch.arange(50), CertificateSpec(name="lipschitz"), 25)
-    assert radii.tolist() == [*range(50)]
+    assert certified_radii(model, images, torch.arange(50), spec, 25).tolist() == [*range(50)]
     assert asked == [25, 13, 12, 25, 13, 12]
-    assert certified_radii(model, images[:0], torch.zeros(0).long(), CertificateSpec(name="lipschitz"), 5).shape == (0,)
+    assert certified_radii(model, images[:0], torch.zeros(0).long(), spec, 5).shape == (0,)
     assert logits(model, images[:0], 5).shape == (0, 5)
 
 
@@ -152,7 +134,7 @@ class _Served:
         return {}, {}
 
 
-def test_a_sandboxed_process_that_lacks_memory_says_so_and_lives_on() -> None:
+def test_a_sandboxed_process_that_lacks_memory_reports_it_and_lives_on() -> None:
     rules = Confinement(available(), memory=2**31)
     with Process(lambda channel: serve(channel, _Served()), rules, owner="a test", seconds=60) as process:
         with pytest.raises(OutOfMemory, match="can't allocate memory"):
@@ -171,8 +153,8 @@ def test_halves_end_at_the_least_and_other_errors_go_on(words) -> None:
         halved(never, slice(0, 9), 2)
 
 
-@pytest.mark.parametrize(("holds", "most", "found"), [(40, 4096, 32), (1000, 100, 64), (8, 4096, 8)])
-def test_a_gpu_is_asked_about_as_many_images_as_its_memory_holds(holds, most, found) -> None:
-    model = Small(most=2000, most_back=holds).eval()
-    assert room(model, drawn(8), most) == found
+@pytest.mark.parametrize(("holds", "most", "expected"), [(40, 4096, 32), (1000, 100, 64), (8, 4096, 8)])
+def test_a_gpu_is_asked_about_as_many_images_as_its_memory_holds(holds, most, expected) -> None:
+    model = Small(most=2000, most_back=holds)
+    assert room(model, IMAGES[:8], most) == expected
     assert max(model.asked) <= max(2 * holds, most)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -24,34 +23,12 @@ with warnings.catch_warnings():
     from timm.models.vision_transformer import VisionTransformer
     from timm.models.xcit import Xcit
 
-LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "self": lambda: SelfAttention(16, 4),
-    "residual": lambda: ResidualAttention(16, 4, qk_norm=3.0, vo_norm=1.0),
-    "l2": lambda: L2Attention(16, 4),
-    "l2 as released": lambda: ReleasedL2Attention(16, 4),
-    "scaled cosine": lambda: ScaledCosineAttention(16, 4, eps=1e-6, tau=5.0),
-    "Lipschitz norm": lambda: LipschitzNormAttention(16, 4),
-    "window": lambda: DotProductWindowAttention(16, 4, side=3, window=3),
-    "torch's": lambda: Torchs(),
-}
-NETWORKS: dict[str, tuple[int, Callable[[], nn.Module]]] = {  # with how many softmaxes each has
-    "ViT": (2, lambda: VisionTransformer(8, 4, 3, 10, embed_dim=16, depth=2, num_heads=2)),
-    "Swin": (2, lambda: SwinTransformer(16, 2, 3, 10, embed_dim=8, depths=(2,), num_heads=(2,), window_size=4)),
-    "XCiT": (4, lambda: Xcit(img_size=16, patch_size=8, num_classes=10, embed_dim=16, depth=2, num_heads=2)),
-    "CaiT": (4, lambda: Cait(8, 4, 3, 10, embed_dim=16, depth=2, num_heads=2)),
-    "torch's encoder": (2, lambda: encoder()),
-}
 
-
-class Torchs(nn.Module):
-    """torch.nn.MultiheadAttention, whose fast path computes a layer in one call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.MultiheadAttention(16, 4, batch_first=True)
+class Torchs(nn.MultiheadAttention):
+    """Its fast path computes a layer in one call."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x, x, x, need_weights=False)[0]
+        return super().forward(x, x, x, need_weights=False)[0]
 
 
 def encoder() -> nn.Module:
@@ -60,8 +37,26 @@ def encoder() -> nn.Module:
     return nn.Sequential(*tokens, nn.TransformerEncoder(block, 2), nn.Flatten(), nn.LazyLinear(10))
 
 
+TOKENS, SMALL, LARGE = (5, 9, 16), (8, 3, 8, 8), (8, 3, 16, 16)
+CASES = {  # with how many softmaxes each has, and the shape of its input
+    "self": (1, TOKENS, lambda: SelfAttention(16, 4)),
+    "residual": (1, TOKENS, lambda: ResidualAttention(16, 4, qk_norm=3.0, vo_norm=1.0)),
+    "l2": (1, TOKENS, lambda: L2Attention(16, 4)),
+    "l2 as released": (1, TOKENS, lambda: ReleasedL2Attention(16, 4)),
+    "scaled cosine": (1, TOKENS, lambda: ScaledCosineAttention(16, 4, eps=1e-6, tau=5.0)),
+    "Lipschitz norm": (1, TOKENS, lambda: LipschitzNormAttention(16, 4)),
+    "window": (1, TOKENS, lambda: DotProductWindowAttention(16, 4, side=3, window=3)),
+    "torch's": (1, TOKENS, lambda: Torchs(16, 4, batch_first=True)),
+    "ViT": (2, SMALL, lambda: VisionTransformer(8, 4, 3, 10, embed_dim=16, depth=2, num_heads=2)),
+    "Swin": (2, LARGE, lambda: SwinTransformer(16, 2, 3, 10, embed_dim=8, depths=(2,), num_heads=(2,), window_size=4)),
+    "XCiT": (4, LARGE, lambda: Xcit(img_size=16, patch_size=8, num_classes=10, embed_dim=16, depth=2, num_heads=2)),
+    "CaiT": (4, SMALL, lambda: Cait(8, 4, 3, 10, embed_dim=16, depth=2, num_heads=2)),
+    "torch's encoder": (2, SMALL, encoder),
+}
+
+
 def by_hand(monkeypatch, weights: str, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """With torch's own functions replaced, as Python names them."""
+    """The output with torch's own functions replaced, as Python names them."""
 
     def mean(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         over = v.mean(-2, keepdim=True) if weights == "uniform" else torch.zeros_like(v[..., :1, :])
@@ -82,33 +77,25 @@ def by_hand(monkeypatch, weights: str, model: nn.Module, x: torch.Tensor) -> tor
 
 
 @pytest.mark.parametrize("weights", ["uniform", "none"])
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_averages_all_values_or_gets_none(name, weights, monkeypatch) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_every_attention_averages_all_values_or_gets_none(name, weights, monkeypatch) -> None:
     torch.manual_seed(0)
-    layer, x = LAYERS[name]().eval(), 2 * torch.randn(5, 9, 16)
+    count, shape, build = CASES[name]
+    model, x = build().eval(), 2 * torch.randn(shape)
     with torch.no_grad():
-        own = layer(x)
+        own = model(x)
     with replaced_attention(weights) as mode:
-        changed = layer(x)
-    torch.testing.assert_close(changed, by_hand(monkeypatch, weights, layer, x))
-    assert mode.replaced == 1
-    assert not torch.allclose(changed, own, atol=1e-3)
+        changed = model(x)
+    torch.testing.assert_close(changed, by_hand(monkeypatch, weights, model, x))
+    assert mode.replaced == count
+    if shape is TOKENS:
+        assert not torch.allclose(changed, own, atol=1e-3)
+    else:
+        wrapped = ReplacedAttention(model, weights)
+        assert torch.equal(wrapped(x), changed)
+        assert wrapped.replaced == count
     with torch.no_grad():
-        assert torch.equal(layer(x), own), "nothing is left of the replacement"
-
-
-@pytest.mark.parametrize("weights", ["uniform", "none"])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_softmax_over_tokens_or_channels_is_found(name, weights, monkeypatch) -> None:
-    torch.manual_seed(0)
-    count, build = NETWORKS[name]
-    side = 8 if name in ("ViT", "CaiT", "torch's encoder") else 16
-    x = torch.rand(8, 3, side, side)
-    model = build().eval()
-    model(x)
-    changed = ReplacedAttention(model, weights)
-    torch.testing.assert_close(changed(x), by_hand(monkeypatch, weights, model, x))
-    assert changed.replaced == count
+        assert torch.equal(model(x), own), "nothing is left of the replacement"
 
 
 @pytest.mark.parametrize(
@@ -122,8 +109,7 @@ def test_every_softmax_over_tokens_or_channels_is_found(name, weights, monkeypat
 def test_a_network_without_attention_is_left_alone(model) -> None:
     images = torch.rand(9, 3, 8, 8)
     assert predictions_with("uniform", model, images, 4) is None
-    changed = ReplacedAttention(model, "none")
-    assert torch.equal(changed(images), model(images))
+    assert torch.equal(ReplacedAttention(model, "none")(images), model(images))
 
 
 def test_what_a_mask_leaves_is_averaged() -> None:
@@ -135,21 +121,18 @@ def test_what_a_mask_leaves_is_averaged() -> None:
         torch.testing.assert_close(out[:, :, token], v[:, :, : token + 1].mean(2))
 
 
-def scores(divided: bool) -> nn.Module:
+@pytest.mark.parametrize(("weights", "divided"), [("uniform", False), ("none", True)])
+def test_ties_and_logits_that_are_not_finite_give_no_class(weights, divided) -> None:
     """Uniform weights give every class the same; none, divided by their sum, are not finite."""
 
-    def classes(weights: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        return (weights / weights.sum(-1, keepdim=True) if divided else weights)[:, :, :4].sum(1)
+    def classes(w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return (w / w.sum(-1, keepdim=True) if divided else w)[:, :, :4].sum(1)
 
-    return Through(nn.Softmax(-1), lambda x: x.flatten(2), classes)
-
-
-@pytest.mark.parametrize(("weights", "divided"), [("uniform", False), ("none", True)])
-def test_ties_and_logits_that_are_not_finite_are_nobodys_class(weights, divided) -> None:
-    assert predictions_with(weights, scores(divided), torch.rand(3, 2, 3, 3), 3).tolist() == [-1, -1, -1]
+    model = Through(nn.Softmax(-1), lambda x: x.flatten(2), classes)
+    assert predictions_with(weights, model, torch.rand(3, 2, 3, 3), 3).tolist() == [-1, -1, -1]
 
 
-def test_the_fast_path_is_as_it_was_after_an_error() -> None:
+def test_the_fast_path_is_restored_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), replaced_attention("none"):
         raise ZeroDivisionError
     assert torch.backends.mha.get_fastpath_enabled()

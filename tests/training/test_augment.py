@@ -1,4 +1,4 @@
-"""Augmentations, each held to what its name says."""
+"""Augmentations do what their names say."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ def test_augmentations_do_what_they_are_called() -> None:
 
     def augmented(**changes) -> tuple[torch.Tensor, torch.Tensor]:
         torch.manual_seed(0)
-        found = Augment(Augmentation(**changes), (3, 6, 6), 4)(images, labels)
-        assert found[0].shape == images.shape
-        assert found[0].dtype == torch.float32
-        assert 0 <= found[0].min() <= found[0].max() <= 1
-        return found
+        changed, mixed = Augment(Augmentation(**changes), (3, 6, 6), 4)(images, labels)
+        assert (changed.shape, changed.dtype) == (images.shape, torch.float32)
+        assert 0 <= changed.min() <= changed.max() <= 1
+        return changed, mixed
 
     before = images.clone()
     assert torch.equal(augmented(flip=True)[1], labels)
@@ -41,18 +40,11 @@ def test_augmentations_do_what_they_are_called() -> None:
     assert torch.equal(images, before), "the data itself may not change"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"crop": 2},
-        {"flip": True},
-        {"crop": 1, "flip": True},
-        {"crop": 9, "flip": True},
-        {"jitter": 0.3},
-        {"crop": 2, "flip": True, "jitter": 0.2},
-    ],
-    ids=str,
-)
+CHANGES = [{"crop": 2}, {"flip": True}, {"crop": 1, "flip": True}, {"crop": 9, "flip": True}, {"jitter": 0.3}]
+CHANGES += [{"crop": 2, "flip": True, "jitter": 0.2}]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
 @pytest.mark.parametrize("shape", [(3, 6, 6), (1, 5, 8)], ids=str)
 def test_crop_flip_and_jitter_are_torchvisions_to_the_last_bit_and_draw(changes, shape) -> None:
     images, labels = torch.rand(40, *shape, generator=torch.Generator().manual_seed(0)), torch.zeros(40).long()
@@ -63,9 +55,9 @@ def test_crop_flip_and_jitter_are_torchvisions_to_the_last_bit_and_draw(changes,
     expected = torch.stack([v2.Compose(steps)(image) for image in images]).clamp(0, 1)
     after = torch.rand(1)
     torch.manual_seed(3)
-    found, _ = Augment(Augmentation(**changes), shape, 4)(images, labels)
-    assert torch.equal(found, expected)
-    assert found.is_contiguous()
+    changed, _ = Augment(Augmentation(**changes), shape, 4)(images, labels)
+    assert torch.equal(changed, expected)
+    assert changed.is_contiguous()
     assert torch.equal(torch.rand(1), after), "the next draw is the same too"
     assert len(Augment(Augmentation(**changes), shape, 4)(images[:0], labels[:0])[0]) == 0
 
@@ -74,6 +66,6 @@ def test_crop_flip_and_jitter_are_torchvisions_to_the_last_bit_and_draw(changes,
 def test_the_strongest_augmentations_run_on_grey_and_colour(channels) -> None:
     strong = Augmentation(randaugment=8, magnitude=10, crop=5, erasing=1.0, mixup=0.01, cutmix=100)
     images, labels = blobs(0, 120, channels)
-    found, _ = Augment(strong, (channels, 6, 6), 4)(images, labels)
-    assert found.shape == images.shape
-    assert 0 <= found.min() <= found.max() <= 1
+    changed, _ = Augment(strong, (channels, 6, 6), 4)(images, labels)
+    assert changed.shape == images.shape
+    assert 0 <= changed.min() <= changed.max() <= 1

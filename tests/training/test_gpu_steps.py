@@ -1,4 +1,4 @@
-"""What training does on a GPU, as far as a CPU can tell: mixed precision, captured steps, batches that do not fit."""
+"""Training on a GPU, as far as a CPU can test it: mixed precision, captured steps, batches that do not fit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from every_objective import EVERY, built, recipe
 from graph_safe import GraphSafe, MetaFabric
 from lightning_fabric import Fabric
 from tiny_attention import attentive
+from tiny_models import Through
 from tiny_training import blobs, model, run, spec
 from torch import nn
 
@@ -55,10 +56,9 @@ class Repeats:
 
 class Refuses(Repeats):
     def record(self, work):
-        try:
-            raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
-        except RuntimeError:
-            raise RuntimeError("capture_end: the stream is not capturing")  # noqa: B904 - as torch's own context does
+        error = RuntimeError("capture_end: the stream is not capturing")
+        error.__context__ = RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+        raise error  # as torch's own context does
 
 
 class Waits(Repeats):
@@ -67,8 +67,12 @@ class Waits(Repeats):
 
 
 def trained(tmp_path, name: str, recorder=None, network=None, **changes) -> dict[str, torch.Tensor]:
-    rules = spec(**changes)
-    return run(network or model(), standard.objective(None), rules, tmp_path / name, recorder=recorder)[0]
+    options = {"recorder": recorder}
+    return run(network or model(), standard.objective(None), spec(**changes), tmp_path / name, **options)[0]
+
+
+def steps_of(network: nn.Module, objective, rules, precision: str = "32-true") -> Steps:
+    return Steps(network, objective, rules, Fabric(accelerator="cpu", devices=1, precision=precision), IMAGES)
 
 
 @pytest.fixture
@@ -81,7 +85,7 @@ def test_every_objective_takes_a_step_in_mixed_precision(objective, attack) -> N
     rules = recipe(objective, attack)
     network, loss = built(rules)
     before = [p.detach().clone() for p in network.parameters()]
-    steps = Steps(network, loss, rules, Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"), IMAGES)
+    steps = steps_of(network, loss, rules, "bf16-mixed")
     steps.learning.train()
     assert torch.isfinite(steps.step([(IMAGES, LABELS)], 16, 1.0))
     after = [*network.parameters()]
@@ -93,7 +97,7 @@ def test_an_attack_sees_the_rounding_of_mixed_precision_and_whole_images() -> No
     rules, seen = recipe("adversarial", "fgsm"), []
     network, loss = built(rules)
     network.register_forward_hook(lambda _, given, logits: seen.append((given[0].dtype, logits.dtype)))
-    steps = Steps(network, loss, rules, Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"), IMAGES)
+    steps = steps_of(network, loss, rules, "bf16-mixed")
     steps.step([(IMAGES, LABELS)], 16, 1.0)
     assert seen == [(torch.float32, torch.bfloat16)] * 2
     assert steps.learning(IMAGES).dtype == torch.float32
@@ -101,7 +105,7 @@ def test_an_attack_sees_the_rounding_of_mixed_precision_and_whole_images() -> No
 
 @pytest.mark.parametrize(
     ("objective", "attack", "changes"),
-    [*((*one, {}) for one in EVERY), (*EVERY[0], {"sam": 0.05, "clip_norm": 1.0, "keep_zeros": True})],
+    [*((*case, {}) for case in EVERY), (*EVERY[0], {"sam": 0.05, "clip_norm": 1.0, "keep_zeros": True})],
 )
 def test_a_step_neither_waits_for_the_device_nor_copies_to_it(objective, attack, changes) -> None:
     rules = recipe(objective, attack, optimizer="sgd", **changes)
@@ -117,16 +121,16 @@ def test_a_step_neither_waits_for_the_device_nor_copies_to_it(objective, attack,
         assert steps.step(batch, 16, 1.0).device.type == "meta"
 
 
-@pytest.mark.parametrize("name", ["msvp", "spectral_norm"])
-def test_penalties_neither_wait_for_the_device_nor_copy_to_it(name) -> None:
+@pytest.mark.parametrize(
+    ("module", "factors"), [(msvp, {"lambda_q": 0.1, "lambda_v": 0.1}), (spectral_norm, {"factor": 0.1})]
+)
+def test_penalties_neither_wait_for_the_device_nor_copy_to_it(module, factors) -> None:
     network = attentive()
-    module, given = (msvp, {"lambda_q": 0.1, "lambda_v": 0.1}) if name == "msvp" else (spectral_norm, {"factor": 0.1})
-    made = module.penalty(network, lambda: attention_weights(network), **given)
+    penalty = module.penalty(network, lambda: attention_weights(network), **factors).to("meta")
     network.to("meta")
-    made.to("meta")
     with GraphSafe():
-        made.advance()
-        made().backward()
+        penalty.advance()
+        penalty().backward()
     assert any(p.grad is not None for p in network.parameters())
 
 
@@ -163,10 +167,7 @@ def test_steps_without_the_attack_are_not_taken_for_steps_with_it(tmp_path, caps
     """At radius 0 nothing is drawn; SAM's two passes must draw the same starts all the same."""
     rules = recipe("adversarial", "fgsm", epochs=3, warmup_epochs=1, sam=0.05)
     network, loss = built(rules)
-    for part in network.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
-    recorder = Repeats()
+    network[3].p, recorder = 0.0, Repeats()
     run(network, loss, rules, tmp_path / "c", recorder=recorder)
     assert "sam repeats a step's random numbers" in capsys.readouterr().out
     assert recorder.recorded == 1  # at radius 0
@@ -187,14 +188,14 @@ def test_a_capture_that_fails_unforeseen_ends_the_training_in_one_line(tmp_path)
         (Repeats(), {"sam": 0.05}, "sam repeats a step's random numbers"),
     ],
 )
-def test_a_step_that_cannot_be_captured_says_so_once_and_runs_as_it_is(
+def test_a_step_that_cannot_be_captured_is_reported_once_and_runs_as_it_is(
     tmp_path, capsys, recorder, changes, why
 ) -> None:
     plain = trained(tmp_path, "plain", **changes)
     same = trained(tmp_path, "captured", recorder, **changes)
     assert all(torch.equal(plain[name], same[name]) for name in plain)
-    said = [line for line in capsys.readouterr().out.splitlines() if "captured" in line]
-    assert said == [f"train.compile: the step is not captured ({why}); it runs as it is"]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "captured" in line]
+    assert lines == [f"train.compile: the step is not captured ({why}); it runs as it is"]
 
 
 def test_without_programs_nothing_is_compiled(monkeypatch) -> None:
@@ -211,41 +212,28 @@ def test_without_programs_nothing_is_compiled(monkeypatch) -> None:
 
 
 def holding(most: int) -> nn.Module:
-    class Tight(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Sequential(nn.Flatten(), nn.Linear(36, 4))
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            if len(images) > most:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
-            return self.inner(images)
+    def tight(images: torch.Tensor) -> None:
+        if len(images) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
 
     torch.manual_seed(0)
-    return Tight()
+    return Through(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), tight)
 
 
-def test_a_batch_that_memory_does_not_hold_is_halved_and_said(monkeypatch, capsys) -> None:
-    rules = spec(optimizer="sgd")
+def test_a_batch_that_memory_does_not_hold_is_halved_and_reported(monkeypatch, capsys) -> None:
+    rules, weights = spec(optimizer="sgd"), {}
     monkeypatch.setattr(Steps, "_on_gpu", property(lambda _: True))
-    weights = {}
     for most in (16, 5):
-        network = holding(most)
-        steps = Steps(network, standard.objective(None), rules, Fabric(accelerator="cpu", devices=1), IMAGES)
+        steps = steps_of(holding(most), standard.objective(None), rules)
         loss = steps.step([(IMAGES, LABELS)], 16, 1.0)
-        weights[most] = [loss, *(p.detach().clone() for p in network.parameters())]
+        weights[most] = [loss, *(p.detach().clone() for p in steps.model.parameters())]
         assert steps.pieces == (1 if most == 16 else 4)
     assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(*weights.values(), strict=True))
     assert capsys.readouterr().out.splitlines() == [
         f"out of memory: gradients of batches of 16 are gathered from {size} images at a time" for size in (8, 4)
     ]
-
-
-def test_memory_that_holds_no_image_is_an_error(monkeypatch) -> None:
-    monkeypatch.setattr(Steps, "_on_gpu", property(lambda _: True))
-    steps = Steps(holding(0), standard.objective(None), spec(), Fabric(accelerator="cpu", devices=1), IMAGES)
-    with pytest.raises(Exception, match=r"^out of memory with one image of a batch of 16; use another GPU$"):
-        steps.step([(IMAGES, LABELS)], 16, 1.0)
+    with pytest.raises(BenchmarkError, match=r"^out of memory with one image of a batch of 16; use another GPU$"):
+        steps_of(holding(0), standard.objective(None), rules).step([(IMAGES, LABELS)], 16, 1.0)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
@@ -268,18 +256,8 @@ def test_a_wait_is_told_from_the_warning_that_torch_looks_for_waits() -> None:
 def test_full_batches_alone_run_compiled() -> None:
     """The last batch of an epoch is of another size: compiling it too would take minutes."""
     sizes: dict[str, list[int]] = {"plain": [], "compiled": []}
-
-    class Counts(torch.nn.Module):
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self.name = name
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            sizes[self.name].append(len(x))
-            return x.flatten(1)[:, :4]
-
-    precision = Fabric(accelerator="cpu", devices=1).strategy.precision
-    learning = Autocast(Counts("plain"), precision, Counts("compiled"), full=16)
+    plain, compiled = (Through(nn.Flatten(), lambda x, n=name: sizes[n].append(len(x))) for name in sizes)
+    learning = Autocast(plain, Fabric(accelerator="cpu", devices=1).strategy.precision, compiled, full=16)
     for size in (16, 16, 5):
         learning(torch.rand(size, 1, 6, 6))
     assert sizes == {"plain": [5], "compiled": [16, 16]}

@@ -24,18 +24,18 @@ def objective(radius: float = 0.1, margin: float = 0.2, temperature: float = 10.
 
 
 def test_the_loss_by_hand() -> None:
-    model, found = network(), objective()
-    found.attach(model, IMAGES)
-    now, moved = IMAGES, torch.full((16,), 0.1)
+    model, margin = network(), objective()
+    margin.attach(model, IMAGES)
+    values, moved = IMAGES, torch.full((16,), 0.1)
     for layer in model:
         if isinstance(layer, GridAttention):
-            moved = grid_sensitivity(layer.mixing(now), layer.content).bound(moved)
-        now = layer(now)
+            moved = grid_sensitivity(layer.mixing(values), layer.content).bound(moved)
+        values = layer(values)
     assert (moved > 0.1).all()
-    logits = now * 0.1 / moved[:, None]
+    logits = values * 0.1 / moved[:, None]
     logits[torch.arange(16), LABELS] -= 0.2
     expected = nn.functional.cross_entropy(10 * logits, LABELS)
-    assert torch.allclose(found.loss(model, IMAGES, LABELS, 1.0), expected)
+    assert torch.allclose(margin.loss(model, IMAGES, LABELS, 1.0), expected)
 
 
 def test_the_score_is_at_most_what_the_certificate_certifies_and_close(tmp_path) -> None:
@@ -46,11 +46,8 @@ def test_the_score_is_at_most_what_the_certificate_certifies_and_close(tmp_path)
     radius = float(local.certify(model, images, labels).median())
     assert radius > 0.05
     score = objective(radius=radius).score(model, images, labels)
-    assert (
-        local.certified_at(model, images, labels, 1.05 * radius).double().mean() - 0.04
-        <= score
-        <= local.certified_at(model, images, labels, radius / 1.001).double().mean()
-    )
+    low, high = (local.certified_at(model, images, labels, r).double().mean() for r in (1.05 * radius, radius / 1.001))
+    assert low - 0.04 <= score <= high
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The options of the loop, each against a hand computation; resume with all of them."""
+"""The options of the loop, each compared with a hand computation; resume with all of them."""
 
 from __future__ import annotations
 
@@ -56,31 +56,25 @@ def test_sam_takes_the_gradient_at_the_sharpest_point(tmp_path) -> None:
             p += 0.3 * g / size(first)
     second = gradient(by_hand)
     run(network, standard.objective(None), spec(epochs=1, sam=0.3, **ONE), tmp_path / "c")
-    for found, w, g, plain in zip(network.parameters(), weights, second, first, strict=True):
-        assert torch.allclose(found, w - 0.5 * g, atol=1e-6)
-        assert not torch.allclose(found, w - 0.5 * plain, atol=1e-4)
+    for p, w, g, plain in zip(network.parameters(), weights, second, first, strict=True):
+        assert torch.allclose(p, w - 0.5 * g, atol=1e-6)
+        assert not torch.allclose(p, w - 0.5 * plain, atol=1e-4)
 
 
 def test_sam_draws_the_same_in_both_steps_and_moves_batchnorm_once(tmp_path) -> None:
-    seen, starts = [], []
-
-    class Masked(nn.Module):
-        def forward(self, x):
-            if self.training:
-                seen.append(torch.rand(3))
-            return x
+    masks, starts = [], []
 
     def attack(network, images, labels, share_of_radius, loss=None, /):
         starts.append(torch.rand(3))
         assert not network.training
         return images
 
-    network = nn.Sequential(nn.Flatten(), Masked(), nn.BatchNorm1d(36), nn.Linear(36, 4))
+    network = nn.Sequential(nn.Flatten(), nn.Identity(), nn.BatchNorm1d(36), nn.Linear(36, 4))
+    network[1].register_forward_hook(lambda part, *_: masks.append(torch.rand(3)) if part.training else None)
     rules = spec(epochs=1, sam=0.1, **ONE)
     run(network, adversarial.objective(attack), rules, tmp_path / "c", metric=accuracy)
-    assert len(seen) == len(starts) == 2
-    assert torch.equal(seen[0], seen[1])
-    assert torch.equal(starts[0], starts[1])
+    for first, second in (masks, starts):
+        assert torch.equal(first, second)
     assert torch.allclose(network[2].running_mean, 0.1 * blobs(0)[0].flatten(1).mean(0), atol=1e-6)
     assert network[2].num_batches_tracked == 1
     assert network[2].track_running_stats
@@ -109,10 +103,10 @@ def test_batches_gathered_to_one_step_are_one_large_batch(tmp_path, options) -> 
 def test_clipping_bounds_the_step(tmp_path) -> None:
     for limit in (0.01, 100.0):
         network, by_hand = Linear(), Linear()
-        found = gradient(by_hand)
+        slopes = gradient(by_hand)
         run(network, standard.objective(None), spec(epochs=1, clip_norm=limit, **ONE), tmp_path / str(limit))
-        factor = min(1.0, limit / size(found).item())
-        for p, w, g in zip(network.parameters(), by_hand.parameters(), found, strict=True):
+        factor = min(1.0, limit / size(slopes).item())
+        for p, w, g in zip(network.parameters(), by_hand.parameters(), slopes, strict=True):
             assert torch.allclose(p, w - 0.5 * factor * g, atol=1e-6)
 
 
@@ -131,22 +125,20 @@ def test_weight_decay_can_spare_biases_and_norms(tmp_path) -> None:
             assert torch.allclose(p, before[name] * (0.95 if name == "2.weight" else spared), atol=1e-6), (where, name)
 
 
-def test_averaged_weights_are_judged_and_kept(tmp_path) -> None:
-    network, judged, trained = Linear(), [], []
+def test_averaged_weights_are_scored_and_kept(tmp_path) -> None:
+    network, scored, trained = Linear(), [], []
     average = network.weight.detach().clone()
 
     def score(candidate, images, labels) -> float:
-        judged.append(candidate.weight.detach().clone())
-        return float(len(judged))
+        scored.append(candidate.weight.detach().clone())
+        return float(len(scored))
 
-    best, _ = run(
-        network, standard.objective(None), spec(epochs=3, ema=0.75, **ONE), tmp_path / "c",
-        metric=score, on_epoch=lambda _: trained.append(network.weight.detach().clone()),
-    )  # fmt: skip
-    for weight, found in zip(trained, judged, strict=True):
+    options = {"metric": score, "on_epoch": lambda _: trained.append(network.weight.detach().clone())}
+    best, _ = run(network, standard.objective(None), spec(epochs=3, ema=0.75, **ONE), tmp_path / "c", **options)
+    for weight, kept in zip(trained, scored, strict=True):
         average = 0.75 * average + 0.25 * weight
-        assert torch.allclose(found, average, atol=1e-6)
-    assert torch.equal(best["weight"], judged[-1])
+        assert torch.allclose(kept, average, atol=1e-6)
+    assert torch.equal(best["weight"], scored[-1])
     assert not torch.allclose(best["weight"], trained[-1], atol=1e-3)
 
 
@@ -185,27 +177,15 @@ def test_a_stopped_run_resumes_to_the_same_bytes_with_every_option_on(tmp_path, 
     assert files[0] == files[1] == files[2]
 
 
-def test_the_last_epochs_have_an_augmentation_of_their_own(tmp_path) -> None:
+def test_the_last_epochs_have_an_augmentation_of_their_own_or_none(tmp_path) -> None:
     calls: list[str] = []
-
-    def named(name: str):
-        def augment(images, labels):
-            calls.append(name)
-            return images, labels
-
-        return augment
-
-    both = {"augment": named("usual"), "closing": named("closing")}
-    rules = spec(closing={"epochs": 2}, batch_size=120)
-    run(model(), standard.objective(None), rules, tmp_path / "c", **both)
-    assert calls == ["usual"] * 4 + ["closing"] * 2
-    calls.clear()
-    run(model(), standard.objective(None), rules, tmp_path / "d", augment=both["augment"])
-    assert calls == ["usual"] * 4, "the last may have none"
-    calls.clear()
-    for number, closing in enumerate((None, {"epochs": 0})):
-        run(model(), standard.objective(None), spec(closing=closing, batch_size=120), tmp_path / f"e{number}", **both)
-    assert calls == ["usual"] * 12
+    both = {name: lambda x, y, n=name: calls.append(n) or (x, y) for name in ("augment", "closing")}
+    usual = {"augment": both["augment"]}
+    cases = (({"epochs": 2}, both, 2), ({"epochs": 2}, usual, 0), (None, both, 0), ({"epochs": 0}, both, 0))
+    for number, (closing, given, closed) in enumerate(cases):
+        calls.clear()
+        run(model(), standard.objective(None), spec(closing=closing, batch_size=120), tmp_path / str(number), **given)
+        assert calls == ["augment"] * (4 if closing == {"epochs": 2} else 6) + ["closing"] * closed
 
 
 def test_the_scaler_of_half_precision_is_resumed_and_refuses_sam(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""Each loss against a hand computation; attacks in training leave the model as it was."""
+"""Each loss compared with a hand computation; attacks in training leave the model as it was."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ def test_label_smoothing_moves_a_share_of_the_target_to_all_classes() -> None:
 
 
 def test_mixed_labels_weigh_classes() -> None:
-    network, images = Linear(), grey_images()
-    shares = torch.rand(16, 4).softmax(1)
+    network, images, shares = Linear(), grey_images(), torch.rand(16, 4).softmax(1)
     assert torch.allclose(standard.objective(None).loss(network, images, shares, 1.0), by_hand(network(images), shares))
 
 
@@ -51,10 +50,10 @@ def test_trades_by_hand() -> None:
     p, q = network(images).softmax(1), network(images + 0.03).softmax(1)
     expected = by_hand(network(images), nn.functional.one_hot(labels, 4)) + 6 * (p * (p / q).log()).sum(1).mean()
     objective = trades.objective(shifting, beta=6)
-    found = objective.loss(network, images, labels, 1.0)
-    assert torch.allclose(found, expected, atol=1e-6)
-    wanted = torch.autograd.grad(expected, network.weight)[0]  # both sides of the KL are differentiated
-    assert torch.allclose(torch.autograd.grad(found, network.weight)[0], wanted, atol=1e-5)
+    loss = objective.loss(network, images, labels, 1.0)
+    assert torch.allclose(loss, expected, atol=1e-6)
+    slopes = [torch.autograd.grad(value, network.weight)[0] for value in (loss, expected)]
+    assert torch.allclose(*slopes, atol=1e-5)  # both sides of the KL are differentiated
     clean = standard.objective(None).loss(network, images, labels, 0.0)
     assert torch.equal(objective.loss(network, images, labels, 0.0), clean)
 
@@ -67,42 +66,43 @@ def test_trades_attack_climbs_the_divergence_and_not_the_cross_entropy() -> None
         AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 20, "step_size": 0.02})
     )
     torch.manual_seed(0)
-    found = trades.objective(attack, beta=1)._moved(network, images, labels, 1.0)
+    moved = trades.objective(attack, beta=1)._moved(network, images, labels, 1.0)
     torch.manual_seed(0)
     other = perturb(attack, network, images, labels, 1.0)
     random = images + 0.1 * torch.randn_like(images).sign()
-    far = [trades.divergence(clean, network(x)).item() for x in (found, other, random)]
+    far = [trades.divergence(clean, network(x)).item() for x in (moved, other, random)]
     assert far[0] > 1.2 * max(far[1:])
-    assert (found - images).abs().max() <= 0.1 + 1e-6
+    assert (moved - images).abs().max() <= 0.1 + 1e-6
 
 
-def test_trades_refuses_what_it_cannot_use() -> None:
+def test_objectives_refuse_attacks_that_they_cannot_use() -> None:
     rules = {"objective": "trades", "parameters": {"beta": 6}, "epochs": 1, "batch_size": 1, "learning_rate": 1.0}
     still = AttackSpec(attack="fgsm", norm="Linf", eps=0.1)
     with pytest.raises(BenchmarkError, match="needs `random_start: true`"):
         training_objective(TrainingSpec(**rules, attack=still), training_attack(still))
     assert isinstance(training_objective(TrainingSpec(**rules, attack=FGSM), training_attack(FGSM)), trades.Trades)
-    with pytest.raises(BenchmarkError, match="attack"):
-        trades.objective(None, beta=6)
+    for kind, more in ((trades.Trades, {"beta": 6}), (adversarial.Adversarial, {})):
+        with pytest.raises(BenchmarkError, match=rf"{kind.__name__.lower()} objective needs `training\.attack`"):
+            kind(None, **more)
 
 
 @pytest.mark.parametrize("attack", [fgsm, pgd])
 def test_attacks_climb_a_loss_that_they_are_handed(attack) -> None:
     network, images, labels = Linear().eval(), grey_images(), torch.zeros(16, dtype=torch.int64)
     steps = {"step": 1.0} if attack is fgsm else {"steps": 1, "step_size": 0.1}
-    found = attack.attack(
+    moved = attack.attack(
         network, images, labels, EPS, seed=0, random_start=False, loss=lambda logits: logits[:, 2].sum(), **steps
     )
     expected = images + 0.1 * network.weight[2].detach().sign().view(1, 1, 6, 6)
-    assert torch.allclose(found, expected, atol=1e-6)
+    assert torch.allclose(moved, expected, atol=1e-6)
 
 
 def test_mixed_labels_are_attacked_by_their_shares() -> None:
     network, images = Linear(), grey_images()
     shares = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).repeat(16, 1)
-    found = perturb(training_attack(AttackSpec(attack="fgsm", norm="Linf", eps=0.1)), network, images, shares, 1.0)
+    moved = perturb(training_attack(AttackSpec(attack="fgsm", norm="Linf", eps=0.1)), network, images, shares, 1.0)
     gradient = (network(images).softmax(1) - shares) @ network.weight
-    assert torch.allclose(found, images + 0.1 * gradient.detach().sign().view_as(images), atol=1e-6)
+    assert torch.allclose(moved, images + 0.1 * gradient.detach().sign().view_as(images), atol=1e-6)
 
 
 def test_two_step_fgsm_and_the_ramp_scale_the_step_with_the_radius() -> None:
@@ -121,30 +121,17 @@ def test_two_step_fgsm_and_the_ramp_scale_the_step_with_the_radius() -> None:
     assert moved.amax().item() == pytest.approx(0.05, abs=1e-6)
 
 
-class Modes(nn.Module):
-    """Notes in which mode it runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[bool] = []
-
-    def forward(self, x):
-        self.seen.append(self.training)
-        return x
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), Modes(), DropPath(0.5), nn.Dropout(0.5), nn.Linear(64, 4)
-    ).train()
-
-
 def test_drop_path_is_active_in_the_step_and_off_in_the_attack() -> None:
-    model = network()
-    adversarial.objective(training_attack(FGSM)).loss(model, *blobs(0, 16), 1.0)
-    assert model[3].seen == [False, True]
-    images = blobs(0, 16)[0]
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), DropPath(0.5), nn.Dropout(0.5), nn.Linear(64, 4)
+    model, modes, (images, labels) = nn.Sequential(*layers).train(), [], blobs(0, 16)
+    hook = model[3].register_forward_hook(lambda part, *_: modes.append(part.training))
+    attack = training_attack(FGSM)
+    adversarial.objective(attack).loss(model, images, labels, 1.0)
+    assert modes == [False, True]
+    hook.remove()
+    assert (perturb(attack, model, images, labels, 1.0) - images).abs().max() <= 0.1 + 1e-6
+    assert torch.equal(perturb(attack, model, images, labels, 0.0), images)
     assert not torch.equal(model(images), model(images))
     with frozen(model):
         assert torch.equal(model(images), model(images))

@@ -47,6 +47,6 @@ def test_a_value_outside_its_range_is_refused_by_name(name, parameters) -> None:
 
 
 def test_whole_numbers_of_a_recipe_come_as_floats_and_radii_as_whole_numbers() -> None:
-    found = typed_parameters(component("local_lip"), {"radius": 1, "local_steps": 3.0}, "the recipe")
-    assert found == {"radius": 1.0, "local_steps": 3}
-    assert isinstance(found["local_steps"], int)
+    typed = typed_parameters(component("local_lip"), {"radius": 1, "local_steps": 3.0}, "the recipe")
+    assert typed == {"radius": 1.0, "local_steps": 3}
+    assert isinstance(typed["local_steps"], int)

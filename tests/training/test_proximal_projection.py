@@ -53,28 +53,24 @@ def same(a: nn.Module, b: nn.Module) -> bool:
     return all(torch.equal(x, b.state_dict()[name]) for name, x in a.state_dict().items())
 
 
-def layer(model: nn.Module, name: str):
-    return model.get_submodule(name)
-
-
 @pytest.mark.parametrize("measure", ["l1", "l1_quantile", "spectral"])
 @pytest.mark.parametrize("build", [convolutional, attentive])
 def test_each_layer_keeps_its_outputs_and_only_its_weight_changes(tmp_path, build, measure) -> None:
     """Outputs of the layers themselves, called on what the trained network gives them, in one batch of all images."""
     trained, model = build().eval(), build()
-    found = run(model, tmp_path, measure=measure, eta=0.1, batch_size=1000, head=True)
-    histories = json.loads(json.dumps(found))["layers"]
+    result = run(model, tmp_path, measure=measure, eta=0.1, batch_size=1000, head=True)
+    histories = json.loads(json.dumps(result))["layers"]
     changed = {f"{history['name']}.weight" for history in histories}
     assert changed == {
         name for name, value in model.state_dict().items() if not torch.equal(value, trained.state_dict()[name])
     }
     for history in histories:
         seen: list[torch.Tensor] = []
-        part = layer(trained, history["name"])
+        part = trained.get_submodule(history["name"])
         hook = part.register_forward_hook(lambda _, given, z, seen=seen: seen.extend((given[0].clone(), z.clone())))
         with torch.no_grad():
             trained(blobs(0)[0])
-            new = layer(model, history["name"])(seen[0])
+            new = model.get_submodule(history["name"])(seen[0])
         hook.remove()
         active = {"0.0": nn.ReLU(), "1": trained[2], "4": nn.ReLU()} if build is convolutional else {}
         after = active.get(history["name"], nn.Identity())
@@ -88,21 +84,21 @@ def test_each_layer_keeps_its_outputs_and_only_its_weight_changes(tmp_path, buil
         assert distance == pytest.approx(history["distance"] * history["eta"], rel=1e-3)
         assert history["eta"] == pytest.approx(0.1 * float(y.square().sum(units).mean()), rel=1e-5)
         assert history["distance"] <= 1 + TOLERANCE
-        for weight, key in ((part.weight, "norm_before"), (layer(model, history["name"]).weight, "norm_after")):
+        for weight, key in ((part.weight, "norm_before"), (model.get_submodule(history["name"]).weight, "norm_after")):
             exact = torch.linalg.svdvals(weight.detach().double().flatten(1))[0]
             assert history[key] == pytest.approx(float(exact), rel=1e-9)
         assert history["norm_after"] < history["norm_before"]
-        new_weight = layer(model, history["name"]).weight
+        new_weight = model.get_submodule(history["name"]).weight
         assert history["zeros"] == pytest.approx(float((new_weight == 0).double().mean()))
 
 
 def test_many_batches_are_all_kept(tmp_path) -> None:
     trained, model = convolutional().eval(), convolutional()
-    found = run(model, tmp_path, batch_size=17, samples=100, outer=3)
+    result = run(model, tmp_path, batch_size=17, samples=100, outer=3)
     drawn = torch.randperm(120, generator=torch.Generator().manual_seed(3))[:100]
     batches = blobs(0)[0][drawn].tensor_split(6)
-    for part, history in zip(layers_of(trained, head=False), found["layers"], strict=True):
-        weight = layer(model, part.name).weight.detach().double().flatten(1)
+    for part, history in zip(layers_of(trained, head=False), result["layers"], strict=True):
+        weight = model.get_submodule(part.name).weight.detach().double().flatten(1)
         worst = 0.0
         for x, z in record(part, trained, trained, batches, CPU):
             asked = part.asked(x, z)
@@ -137,11 +133,11 @@ def test_which_activation_follows() -> None:
         relu, nn.Linear(6, 6), nn.Flatten(), clipped, nn.Linear(6, 6), nn.LayerNorm(6),
         Residual(nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 6))), nn.ReLU(), nn.Linear(6, 6),
     )  # fmt: skip
-    found = {part.name: part.activation for part in layers_of(model, head=True)}
-    assert found == {
+    activations = {part.name: part.activation for part in layers_of(model, head=True)}
+    assert activations == {
         "0.0": relu, "1.1": relu, "3": clipped, "6": None, "8.body.0": None, "8.body.2": None, "10": None
     }  # fmt: skip
-    assert {*found} - {part.name for part in layers_of(model, head=False)} == {"10"}
+    assert {*activations} - {part.name for part in layers_of(model, head=False)} == {"10"}
 
 
 BOUNDED = partial(ResidualAttention, qk_norm=1.0, vo_norm=1.0)
@@ -149,43 +145,40 @@ BOUNDED = partial(ResidualAttention, qk_norm=1.0, vo_norm=1.0)
 
 @pytest.mark.parametrize("attention", [L2Attention, SelfAttention, BOUNDED])
 def test_the_layers_of_attention(tmp_path, attention) -> None:
-    found = run(attentive(attention), tmp_path, outer=2)
-    names = [history["name"].removeprefix("2.body.1.") for history in found["layers"] if "2.body.1" in history["name"]]
-    wanted = {
+    result = run(attentive(attention), tmp_path, outer=2)
+    names = [history["name"].removeprefix("2.body.1.") for history in result["layers"] if "2.body.1" in history["name"]]
+    expected = {
         L2Attention: (["query", "output"], ["2.body.1.value"]),
         SelfAttention: (["query", "key", "value", "output"], []),
         BOUNDED: ([], []),  # its weights are derived, and bounded already
     }
-    assert (names, found["never_called"]) == wanted[attention]
-    assert [h["matrix"] for h in found["layers"] if h["name"] == "1"] == ["8 x 9 on rows"]
+    assert (names, result["never_called"]) == expected[attention]
+    assert [h["matrix"] for h in result["layers"] if h["name"] == "1"] == ["8 x 9 on rows"]
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path) -> None:
     models = [convolutional() for _ in range(3)]
     options = {"samples": 50, "eta": 0.01, "outer": 2}
-    found = [run(model, tmp_path / str(i), seed=min(i, 1), **options) for i, model in enumerate(models)]
+    histories = [run(model, tmp_path / str(i), seed=min(i, 1), **options) for i, model in enumerate(models)]
     assert same(models[1], models[2])
-    assert found[1] == found[2]
+    assert histories[1] == histories[2]
     assert not same(models[0], models[2])
 
 
 @pytest.mark.parametrize("rerecord", [False, True])
-def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, rerecord) -> None:
+def test_a_killed_run_resumes_to_the_same_bytes(tmp_path, rerecord) -> None:
     options = {"rerecord": rerecord, "outer": 2, "head": True}
-    whole = convolutional()
+    whole, killed, resumed, told = convolutional(), convolutional(), convolutional(), []
     history = run(whole, tmp_path / "whole", **options)
-    told: list[str] = []
 
     def stop(text: str) -> None:
         told.append(text)
         if len(told) == 2:
             raise KeyboardInterrupt
 
-    killed = convolutional()
     with pytest.raises(KeyboardInterrupt):
         run(killed, tmp_path / "killed", say=stop, **options)
     assert len(list((tmp_path / "killed").iterdir())) == 2
-    resumed = convolutional()
     assert run(resumed, tmp_path / "killed", **options) == history
     assert same(resumed, whole)
     assert not same(resumed, convolutional())
@@ -200,10 +193,10 @@ def test_rerecorded_inputs_are_those_of_the_changed_network(tmp_path) -> None:
     assert first[0] == second[0]
     assert torch.equal(apart[0][0].weight, after[0][0].weight)
     with torch.no_grad():
-        wanted, one, other = (model.eval()(blobs(0)[0]) for model in (trained, apart, after))
-    limit = 0.005 * float(wanted.square().sum(1).mean())
-    assert float((other - wanted).square().sum(1).mean()) == pytest.approx(second[-1]["distance"] * limit, rel=1e-3)
-    assert float((one - wanted).square().sum(1).mean()) > 1.1 * limit
+        expected, one, other = (model.eval()(blobs(0)[0]) for model in (trained, apart, after))
+    limit = 0.005 * float(expected.square().sum(1).mean())
+    assert float((other - expected).square().sum(1).mean()) == pytest.approx(second[-1]["distance"] * limit, rel=1e-3)
+    assert float((one - expected).square().sum(1).mean()) > 1.1 * limit
 
 
 def test_a_layer_whose_trained_weights_no_longer_fit_is_pulled_to_others_that_do(tmp_path) -> None:
@@ -214,14 +207,14 @@ def test_a_layer_whose_trained_weights_no_longer_fit_is_pulled_to_others_that_do
         return model
 
     trained, model = network().eval(), network()
-    found = run(model, tmp_path, rerecord=True, absolute=True, eta=0.05, gamma=0.3, outer=2)
+    result = run(model, tmp_path, rerecord=True, absolute=True, eta=0.05, gamma=0.3, outer=2)
     second = layers_of(trained, head=False)[1]
     ((x, z),) = record(second, trained, model, (blobs(0)[0],), CPU)
     asked = second.asked(x, z)
     missed = residual(asked.x @ second.matrix().mT + second.bias(), asked)
     assert float(missed.square().sum(1).mean()) > 1.5 * 0.05
-    assert found["layers"][1]["distance_before_pull"] > 1 + TOLERANCE
-    assert found["layers"][1]["distance"] <= 1
+    assert result["layers"][1]["distance_before_pull"] > 1 + TOLERANCE
+    assert result["layers"][1]["distance"] <= 1
 
 
 def test_algorithm_1_alone_ends_outside(tmp_path) -> None:
@@ -247,13 +240,9 @@ def test_absolute_parameters_are_in_the_layers_units(tmp_path) -> None:
     assert torch.allclose(relative[1].weight, absolute[1].weight, atol=1e-7)
 
 
-class Twice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(36, 36)
-
+class Twice(nn.Sequential):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(self.inner(x))
+        return super().forward(super().forward(x))
 
 
 def one(*parts: nn.Module) -> nn.Sequential:
@@ -261,24 +250,22 @@ def one(*parts: nn.Module) -> nn.Sequential:
 
 
 SHARED = nn.Linear(36, 36)
+REFUSED = [
+    (one(nn.Conv2d(1, 4, 3, dilation=2)), "the convolution 0 should have groups 1, dilation 1"),
+    (one(nn.Conv2d(1, 1, 3), nn.Conv2d(1, 4, 3, padding="same")), "the convolution 1 should have"),
+    (one(nn.Conv2d(1, 4, 3, padding_mode="circular", padding=1)), "the convolution 0 should have"),
+    (one(nn.Conv2d(1, 4, 1), nn.Conv2d(4, 4, 3, groups=2)), "the convolution 1 should have"),
+    (one(nn.Conv2d(1, 4, 3), nn.Tanh()), "Tanh after the layer 0 is not covered"),
+    (one(nn.Flatten(), nn.Linear(36, 9), nn.Dropout(), nn.Sequential(nn.Softplus())), "Softplus after the layer 1"),
+    (one(nn.Flatten(), SHARED, nn.ReLU(), SHARED), "the layer 1 shares its weight"),
+    (one(nn.Flatten(), Twice(nn.Linear(36, 36))), "calls the layer 1.0 2 times"),
+    (one(nn.Flatten(), nn.utils.parametrizations.orthogonal(nn.Linear(36, 36))), "the layer 1 derives its weight"),
+    (one(), "Sequential has no nn.Linear or nn.Conv2d below its head"),
+    (nn.Sequential(nn.Flatten()), "Sequential has no nn.Linear or nn.Conv2d$"),
+]
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (one(nn.Conv2d(1, 4, 3, dilation=2)), "the convolution 0 should have groups 1, dilation 1"),
-        (one(nn.Conv2d(1, 1, 3), nn.Conv2d(1, 4, 3, padding="same")), "the convolution 1 should have"),
-        (one(nn.Conv2d(1, 4, 3, padding_mode="circular", padding=1)), "the convolution 0 should have"),
-        (one(nn.Conv2d(1, 4, 1), nn.Conv2d(4, 4, 3, groups=2)), "the convolution 1 should have"),
-        (one(nn.Conv2d(1, 4, 3), nn.Tanh()), "Tanh after the layer 0 is not covered"),
-        (one(nn.Flatten(), nn.Linear(36, 9), nn.Dropout(), nn.Sequential(nn.Softplus())), "Softplus after the layer 1"),
-        (one(nn.Flatten(), SHARED, nn.ReLU(), SHARED), "the layer 1 shares its weight"),
-        (one(nn.Flatten(), Twice()), "calls the layer 1.inner 2 times"),
-        (one(nn.Flatten(), nn.utils.parametrizations.orthogonal(nn.Linear(36, 36))), "the layer 1 derives its weight"),
-        (one(), "Sequential has no nn.Linear or nn.Conv2d below its head"),
-        (nn.Sequential(nn.Flatten()), "Sequential has no nn.Linear or nn.Conv2d$"),
-    ],
-)
+@pytest.mark.parametrize(("model", "message"), REFUSED)
 def test_networks_that_are_refused(tmp_path, model, message) -> None:
     model(blobs(0)[0][:1])
     with pytest.raises(BenchmarkError, match=message):
@@ -302,9 +289,8 @@ def test_outputs_that_changed_inputs_cannot_give_are_refused(tmp_path) -> None:
     sizes = torch.logspace(0, -3, 36)
     model[1].weight.data = u * sizes @ vh
     model[2].weight.data = (1 / sizes)[:, None] * u.mT
-    with pytest.raises(
-        BenchmarkError, match=r"no weights keep|the layer 2 cannot keep its outputs: .* raise eta or inner"
-    ):
+    message = r"no weights keep|the layer 2 cannot keep its outputs: .* raise eta or inner"
+    with pytest.raises(BenchmarkError, match=message):
         run(model, tmp_path, rerecord=True, measure="l1", eta=0.05)
 
 

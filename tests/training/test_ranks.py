@@ -1,4 +1,4 @@
-"""Several processes that train one network: the steps of one process, the same bits every time, also after a kill."""
+"""Several processes that train one network: the steps of one process, identical every time, also after a kill."""
 
 from __future__ import annotations
 
@@ -57,12 +57,13 @@ def same(one: Answer, other: Answer) -> bool:
 @pytest.mark.parametrize("rules", [spec(epochs=2), spec(epochs=2, **EVERYTHING)], ids=["plain", "everything"])
 def test_several_processes_take_the_steps_of_one(tmp_path, count, rules) -> None:
     """120 images in batches of 9 leave 3 for the last, which the first rank has alone."""
-    said, alone = trained(plain, rules, tmp_path / "alone")
-    found = together(count, lambda ranks: trained(plain, rules, tmp_path / "shared", ranks))
-    assert all(same(one, found[0]) for one in found)
-    assert found[0][0]["losses"] == pytest.approx(said["losses"], rel=1e-4)
-    assert found[0][0]["scores"] == pytest.approx(said["scores"], abs=1e-12)
-    assert max(float((found[0][1][name] - alone[name]).abs().max()) for name in alone) < 1e-4
+    expected, alone = trained(plain, rules, tmp_path / "alone")
+    answers = together(count, lambda ranks: trained(plain, rules, tmp_path / "shared", ranks))
+    assert all(same(answer, answers[0]) for answer in answers)
+    history, weights = answers[0]
+    assert history["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert history["scores"] == pytest.approx(expected["scores"], abs=1e-12)
+    assert max(float((weights[name] - alone[name]).abs().max()) for name in alone) < 1e-4
 
 
 @pytest.mark.parametrize("count", few([2], [4]))
@@ -70,13 +71,13 @@ def test_so_many_processes_train_the_same_network_every_time_also_after_a_stop(t
     rules = spec(epochs=2, **EVERYTHING | {"batch_size": 20})
     first = together(count, lambda ranks: trained(noisy, rules, tmp_path / "first", ranks))
     again = together(count, lambda ranks: trained(noisy, rules, tmp_path / "again", ranks))
-    assert all(same(one, first[0]) for one in (*first, *again))
+    assert all(same(answer, first[0]) for answer in (*first, *again))
     stopped = tmp_path / "stopped"
     with pytest.raises(BenchmarkError, match=r"ended"):
         together(count, lambda ranks: trained(noisy, rules, stopped, ranks, on_epoch=stopping_after(1)))
     assert stopped.exists()
     resumed = together(count, lambda ranks: trained(noisy, rules, stopped, ranks))
-    assert all(same(one, first[0]) for one in resumed)
+    assert all(same(answer, first[0]) for answer in resumed)
 
 
 def test_a_rank_that_is_killed_ends_all_and_they_go_on_from_the_checkpoint(tmp_path) -> None:
@@ -91,9 +92,8 @@ def test_a_rank_that_is_killed_ends_all_and_they_go_on_from_the_checkpoint(tmp_p
     def hit(ranks: Ranks) -> Answer:
         return trained(noisy, rules, tmp_path / "checkpoint", ranks, Killed() if ranks.rank else STANDARD)
 
-    with pytest.raises(
-        BenchmarkError, match=r"^rank 1: the process that runs its code failed: it was ended by SIGKILL"
-    ):
+    message = r"^rank 1: the process that runs its code failed: it was ended by SIGKILL"
+    with pytest.raises(BenchmarkError, match=message):
         together(2, hit)
     resumed = together(2, lambda ranks: trained(noisy, rules, tmp_path / "checkpoint", ranks))
     whole = together(2, lambda ranks: trained(noisy, rules, tmp_path / "whole", ranks))
@@ -151,27 +151,24 @@ def test_too_few_images_for_so_many_processes_are_refused() -> None:
     ranks.check(6, 6)
     ALONE.check(1, 1)
     for batch, validation in ((5, 40), (16, 5)):
-        with pytest.raises(
-            BenchmarkError, match=rf"^params\.yaml, train: 3 processes cannot share batches of {batch} and"
-        ):
+        message = rf"^params\.yaml, train: 3 processes cannot share batches of {batch} and"
+        with pytest.raises(BenchmarkError, match=message):
             ranks.check(batch, validation)
 
 
 def test_a_parameter_that_no_rank_has_a_gradient_of_is_left_without() -> None:
     def work(ranks: Ranks) -> Answer:
-        both, one, none = (nn.Parameter(torch.zeros(2)) for _ in range(3))
+        both, one, none, fixed = (nn.Parameter(torch.zeros(2)) for _ in range(4))
         both.grad = torch.full((2,), 1.0 + ranks.rank)
         one.grad = torch.ones(2) if ranks.rank else None
-        loss = ranks.add_gradients(
-            [both, one, none, nn.Parameter(torch.zeros(1), requires_grad=False)], torch.tensor(0.5)
-        )
+        loss = ranks.add_gradients([both, one, none, fixed.requires_grad_(False)], torch.tensor(0.5))
         assert none.grad is None
         return {"loss": loss.item()}, {"both": both.grad, "one": one.grad}
 
-    for said, found in together(2, work):
-        assert said == {"loss": 1.0}
-        assert torch.equal(found["both"], torch.full((2,), 3.0))
-        assert torch.equal(found["one"], torch.ones(2))
+    for answer, gradients in together(2, work):
+        assert answer == {"loss": 1.0}
+        assert torch.equal(gradients["both"], torch.full((2,), 3.0))
+        assert torch.equal(gradients["one"], torch.ones(2))
 
 
 def test_what_ranks_send_is_added_in_their_order_and_must_be_alike() -> None:
@@ -184,20 +181,20 @@ def test_what_ranks_send_is_added_in_their_order_and_must_be_alike() -> None:
             add(sent, other)
 
 
-@pytest.mark.parametrize("asked", [{"exchange": "sum"}, {"exchange": "other"}, {"exchange": "sum", "more": 1}])
-def test_what_is_no_exchange_is_refused(asked) -> None:
-    alone = SimpleNamespace(owner="submissions/X")
-    count = 1 if asked == {"exchange": "sum"} else 2
+@pytest.mark.parametrize(
+    ("count", "message"), [(1, {"exchange": "sum"}), (2, {"exchange": "other"}), (2, {"exchange": "sum", "more": 1})]
+)
+def test_what_is_no_exchange_is_refused(count, message) -> None:
     with pytest.raises(ValueError, match="nothing to exchange"):
-        exchange([alone] * count, asked, {}, 0.0)
+        exchange([SimpleNamespace(owner="submissions/X")] * count, message, {}, 0.0)
 
 
-def test_gpus_exchange_among_themselves_what_goes_through_the_judge_elsewhere(tmp_path) -> None:
+def test_gpus_exchange_among_themselves_what_goes_through_the_evaluator_elsewhere(tmp_path) -> None:
     """Here by Gloo between processors. Of two numbers the sum is the same in either order."""
     rules = spec(epochs=2, **EVERYTHING | {"batch_size": 10})
     through = together(2, lambda ranks: trained(noisy, rules, tmp_path / "through", ranks))
     among = together(2, lambda ranks: trained(noisy, rules, tmp_path / "among", ranks), tmp_path / "meeting")
-    assert all(same(one, through[0]) for one in among)
+    assert all(same(answer, through[0]) for answer in among)
 
 
 @contextmanager
@@ -206,17 +203,14 @@ def processes(*works: Callable[[Any], None]) -> Iterator[list[Process]]:
         yield [ends.enter_context(Process(work, Confinement(()), owner="a test", seconds=60)) for work in works]
 
 
-@pytest.mark.parametrize(("other", "words"), [("raises", "the GPU is gone"), ("ends", "failed: it ended")])
-def test_a_rank_that_fails_while_the_first_waits_for_it_ends_the_training(other, words) -> None:
-    def fails(channel) -> None:
-        if other == "ends":
-            os._exit(0)
-        raise BenchmarkError("the GPU is gone")
+def fails(channel) -> None:
+    raise BenchmarkError("the GPU is gone")
 
-    with (
-        processes(lambda _: time.sleep(600), lambda c: c.send({}), fails) as ranks,
-        pytest.raises(BenchmarkError, match=words),
-    ):
+
+@pytest.mark.parametrize(("other", "words"), [(fails, "the GPU is gone"), (lambda _: os._exit(0), "failed: it ended")])
+def test_a_rank_that_fails_while_the_first_waits_for_it_ends_the_training(other, words) -> None:
+    waits, done = lambda _: time.sleep(600), lambda c: c.send({})
+    with processes(waits, done, other) as ranks, pytest.raises(BenchmarkError, match=words):
         _wait_for_first(ranks, time.monotonic() + 60)
 
 

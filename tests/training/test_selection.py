@@ -1,4 +1,4 @@
-"""Which epoch is kept, what is watched, and what stops a run."""
+"""The kept epoch, the overfitting monitor, and what stops a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tiny_models import Linear
+from tiny_models import Linear, Through
 from tiny_training import blobs, model, run, spec
 from torch import nn
 
@@ -24,21 +24,16 @@ PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "st
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 def test_scores_and_kept_weights_are_float32_whatever_training_is(tmp_path, precision) -> None:
-    seen: dict[str, set[torch.dtype]] = {"step": set(), "score": set()}
-
-    class Noting(standard.Standard):
-        def loss(self, network, images, labels, share_of_radius):
-            seen["step"].add(network.module(images.to(next(network.parameters()).dtype))[0].dtype)
-            return super().loss(network, images, labels, share_of_radius)
+    seen: set[torch.dtype] = set()
 
     def score(candidate, images, labels) -> float:
-        seen["score"].add(candidate(images).dtype)
+        seen.add(candidate(images).dtype)
         assert not torch.is_autocast_enabled("cpu")
         return accuracy(candidate, images, labels)
 
     network = Linear()
-    best, done = run(network, Noting(), spec(), tmp_path / "c", precision=precision, metric=score)
-    assert seen["score"] == {torch.float32}
+    best, done = run(network, standard.objective(None), spec(), tmp_path / "c", precision=precision, metric=score)
+    assert seen == {torch.float32}
     assert {t.dtype for t in best.values()} == {torch.float32}
     fresh = Linear()
     fresh.load_state_dict(best)
@@ -75,24 +70,18 @@ def test_robust_selection_scores_under_its_own_attack() -> None:
     assert selection_metric(Selection(by="clean"), objective, None)[1](network, images, labels) == 1.0
 
 
-class Dip(nn.Module):
-    """Right at the image and at the full radius, wrong half way: what a network does that has overfitted to FGSM."""
-
-    def __init__(self, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        margin = 0.5 + torch.cos(2 * math.pi * (x.flatten(1)[:, 0] - 0.5) / self.eps + 0.2)
-        return torch.stack([margin, torch.zeros_like(margin)], 1)
-
-
 def test_catastrophic_overfitting_is_found() -> None:
     one_step = AttackSpec(attack="fgsm", norm="Linf", eps=0.2)
     monitor = overfitting_monitor(one_step, training_attack(one_step))
     images, labels = torch.full((40, 1, 1, 1), 0.5), torch.zeros(40, dtype=torch.int64)
+
+    def dip(_: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Right at the image and at the full radius, wrong half way, as of a network that has overfitted to FGSM."""
+        margin = 0.5 + torch.cos(2 * math.pi * (x.flatten(1)[:, 0] - 0.5) / 0.2 + 0.2)
+        return torch.stack([margin, torch.zeros_like(margin)], 1)
+
     torch.manual_seed(0)
-    seen = monitor(Dip(0.2).eval(), images, labels)
+    seen = monitor(Through(nn.Identity(), after=dip).eval(), images, labels)
     assert seen[0] == 1.0
     assert seen[1] < 0.5  # from some starts PGD climbs out of the ball, where the network is right again
     assert monitor.verdict([seen], selected=1, warmup_epochs=0, validation=40).found
@@ -101,7 +90,7 @@ def test_catastrophic_overfitting_is_found() -> None:
         assert monitor(nn.Flatten(), apart, labels) == (robust, robust)
 
 
-def test_overfitting_counts_after_the_warmup_and_is_said() -> None:
+def test_overfitting_counts_after_the_warmup_and_is_reported() -> None:
     monitor = OverfittingMonitor(training_attack(FGSM), training_attack(probe(FGSM)), probe(FGSM))
     seen = [(0.5, 0.0), (0.8, 0.7), (0.95, 0.05), (0.8, 0.7)]
     verdict = monitor.verdict(seen, selected=3, warmup_epochs=1, validation=200)

@@ -1,6 +1,9 @@
-"""BCP and Local-Lip: no point of a ball beats their worst logits, and the split of the last layer is the best one."""
+"""BCP and Local-Lip: no point of a ball beats their worst logits. GloRo: its loss by hand, its score by the certificate."""
 
 from __future__ import annotations
+
+import math
+from functools import partial
 
 import pytest
 import torch
@@ -12,11 +15,17 @@ from tiny_models import grey_images
 from tiny_training import blobs, run, spec
 from torch import nn
 
+from benchmark.certificates import lipschitz
+from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.normalise import Normalise
+from benchmark.layers.residual import Residual
+from benchmark.layers.tokens import LayerProject, MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import bcp, gloro, local_lip, standard
 from benchmark.training.ball_and_box import Region, ball, propagate, restricted_norm
+from benchmark.training.gloro import further_logit
 from benchmark.training.layer_norms import LayerNorms, sequence
 from benchmark.training.worst_logits import largest_product, worst_logits
 
@@ -48,11 +57,7 @@ def normalised(seed: int) -> nn.Sequential:
     return nn.Sequential(Normalise(0.4, 0.25), *convolutional(seed, clipped=True), nn.Identity(), nn.Linear(4, 4))
 
 
-NETWORKS = {
-    "relu": lambda seed: convolutional(seed),
-    "clipped": lambda seed: convolutional(seed, clipped=True, theta=0.1),
-    "normalised": normalised,
-}
+NETWORKS = {"relu": convolutional, "clipped": partial(convolutional, clipped=True, theta=0.1), "normalised": normalised}
 
 
 @pytest.mark.parametrize("norms", [exact_norms, global_norms])
@@ -79,7 +84,7 @@ def test_no_point_of_the_ball_is_outside_the_region(norms, network, seed, radius
             assert (move.flatten(1).norm(dim=1) <= region.rho + 1e-5).all()
     assert (closest >= -1e-5).all()
     others = closest.scatter(1, LABELS[:, None], torch.inf)
-    if radius == 0.05:  # the bound is no sham: ascent finds a good part of what it adds
+    if radius == 0.05:  # the bound is not loose: ascent reaches a good part of what it adds
         logits = model(images)
         added = worst - (logits - logits.gather(1, LABELS[:, None]))
         assert (others < (0.8 if norms is exact_norms else 0.95) * added).any()
@@ -89,16 +94,16 @@ def test_no_point_of_the_ball_is_outside_the_region(norms, network, seed, radius
 def test_local_bounds_are_within_box_constrained_ones_and_those_within_the_global_one(network) -> None:
     model, images, radius = NETWORKS[network](3).requires_grad_(False), grey_images(), 0.3
     layers, head = sequence(model, "own")
-    found = [
-        worst_logits(head, propagate(layers, ball(images, radius), norms(layers, images[:1])), LABELS)
-        for norms in (exact_norms, global_norms)
-    ]
+    regions = (
+        propagate(layers, ball(images, radius), norms(layers, images[:1])) for norms in (exact_norms, global_norms)
+    )
+    local, boxed = (worst_logits(head, region, LABELS) for region in regions)
     constant = torch.stack(LayerNorms(layers, images[:1], 1).upper()).prod()
     logits, rows = model(images), head.weight[None] - head.weight[LABELS][:, None]
     plain = logits - logits.gather(1, LABELS[:, None]) + radius * constant * rows.norm(dim=2)
-    assert (found[0] <= found[1] + 1e-5).all()
-    assert (found[1] <= plain + 1e-5).all()
-    assert (found[0] < plain - 1e-3).any()
+    assert (local <= boxed + 1e-5).all()
+    assert (boxed <= plain + 1e-5).all()
+    assert (local < plain - 1e-3).any()
 
 
 def primal(w: torch.Tensor, rho: torch.Tensor, reach: torch.Tensor) -> torch.Tensor:
@@ -157,7 +162,7 @@ def test_the_norm_of_what_is_left_comes_from_below_and_meets_dense_singular_valu
     assert torch.isfinite(layer.weight.grad).all()
 
 
-OBJECTIVES = {"bcp": bcp, "local_lip": local_lip}
+OBJECTIVES, ALL = {"bcp": bcp, "local_lip": local_lip}, {"bcp": bcp, "local_lip": local_lip, "gloro": gloro}
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -198,9 +203,6 @@ def test_thresholds_stay_at_zero_or_above(tmp_path) -> None:
     assert lowest["bcp"] == lowest["local_lip"] == 0
 
 
-ALL = {**OBJECTIVES, "gloro": gloro}
-
-
 @pytest.mark.parametrize(("name", "precision"), [("bcp", "bf16-mixed"), *((name, "bf16-true") for name in ALL)])
 def test_other_precisions(tmp_path, name, precision) -> None:
     objective = ALL[name].objective(None, radius=0.1)
@@ -217,3 +219,66 @@ def test_layers_that_are_refused(name, layer) -> None:
     message = rf"the {name} objective knows Linear, Conv2d, [^\n]+ it has no bounds for {type(layer).__name__}$"
     with pytest.raises(BenchmarkError, match=message):
         OBJECTIVES[name].objective(None, radius=0.1).attach(model, grey_images())
+
+
+def transformer() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        Normalise(),
+        Patchify(3),
+        nn.Linear(9, 8),
+        Residual(nn.Sequential(LayerProject(1.0), L2Attention(8, 2))),
+        Residual(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))),
+        MeanPool(),
+        NormalisedHead(8, 4),
+    )
+
+
+def by_hand(logits: torch.Tensor, weight: torch.Tensor, move: float, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over classes + 1, image by image."""
+    losses = []
+    for row, label in zip(logits, labels, strict=True):
+        top = int(row.argmax())
+        others = [row[i] + move * (weight[top] - weight[i]).norm() for i in range(len(row)) if i != top]
+        extended = torch.cat([row, torch.stack(others).max()[None]])
+        losses.append(extended.logsumexp(0) - extended[label])
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize("eps_factor", [0.0, 0.5])
+def test_gloros_loss_by_hand(eps_factor) -> None:
+    model, images = convolutional(0), grey_images()
+    objective = gloro.objective(None, radius=0.3, power_steps=100)
+    objective.attach(model, images)
+    objective.advance()
+    norm = exact_norms(model[:-1], images[:1])
+    shapes = {0: ((1, 6, 6), (3, 6, 6)), 2: ((3, 6, 6), (4, 3, 3)), 5: ((36,), (8,))}
+    constant = math.prod(float(norm(k, *(torch.ones(1, *shape) for shape in ends))) for k, ends in shapes.items())
+    expected = by_hand(model(images), model[-1].weight, eps_factor * 0.3 * constant, LABELS)
+    assert torch.allclose(objective.loss(model, images, LABELS, eps_factor), expected, rtol=1e-3)
+
+
+def test_gloros_further_logit_is_passed_where_no_move_changes_the_class() -> None:
+    """A linear network: its radius is known exactly."""
+    torch.manual_seed(0)
+    head, x = nn.Linear(6, 4).requires_grad_(False), torch.randn(200, 6)
+    logits, top = head(x), head(x).argmax(1)
+    gaps = (head.weight[top][:, None] - head.weight[None]).norm(dim=2)
+    distance = ((logits.amax(1, keepdim=True) - logits) / gaps).nan_to_num(torch.inf).amin(1)
+    for radius in (0.0, 0.1, 1.0):
+        further = further_logit(logits, head.weight, torch.tensor(radius))
+        assert torch.equal(logits.amax(1) > further + 1e-5, distance > radius + 1e-5)
+
+
+@pytest.mark.parametrize("network", [convolutional, transformer])
+def test_gloros_score_is_what_the_certificate_certifies(tmp_path, network) -> None:
+    model = network()
+    run(model, standard.objective(None), spec(epochs=4, batch_size=30), tmp_path / "c")
+    model.requires_grad_(False)
+    images, labels = blobs(2, 200)
+    radii = lipschitz.certify(model, images, labels)
+    radius = float(radii[radii > 0].median())
+    smallest, largest = (float((radii >= factor * radius).double().mean()) for factor in (1.2, 0.999))
+    score = gloro.objective(None, radius=radius).score(model, images, labels)
+    assert smallest <= score <= largest  # of attention it takes fewer forms than the certificate
+    assert smallest > 0

@@ -1,1 +1,1 @@
-"""The fast engine: the published attacks on many images in parallel; the attacks `autoattack` and `apgd` run it."""
+"""The fast engine: published attacks on many images in parallel, for the attacks `autoattack` and `apgd`."""

@@ -1,10 +1,10 @@
 """Auto-PGD (Croce and Hein 2020, algorithm 1) on many images at once, each with its own progress and random stream.
 
-The steps, the momentum, the schedule of checkpoints and the losses are those of the authors' file, operation by
-operation: from the same start a run visits the same points (a test compares the two). A run ends when its image is
-broken; the authors' continues with its batch, to the same verdict. In the Linf ball a run often stops moving, at its best
-point, in a corner that no step of any size leaves. The authors' code computes the same gradient until its budget is spent;
-here the rest of the budget goes to another random start.
+Steps, momentum, checkpoints and losses repeat the authors' file operation by operation: from the same start a run visits
+the same points (a test compares the two). A run ends once its image is broken; the verdict is the same.
+
+In the Linf ball a run often stops moving, at its best point, in a corner that no step leaves. The authors' code then
+repeats one gradient until the budget is spent. Here the rest of the budget goes to another random start.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from benchmark.attacks.engine.slots import Search, State, column, generator, siz
 
 Objective = Callable[[torch.Tensor, State], torch.Tensor]  # logits (m, classes) and states to losses (m,)
 STEPS, RHO, MOMENTUM = 100, 0.75, 0.75
-CE, TARGETED = 0, 1  # what the streams are for
+CE, TARGETED = 0, 1  # purposes of random streams
 
 
 def untargeted(search: Search, restarts: int = 1) -> None:
-    """APGD-CE: maximises the cross-entropy from `restarts` random points an image, the first starts of all images first."""
-    # no target: the number tells the restarts apart, from -1 on
+    """Run APGD-CE: maximise the cross-entropy from `restarts` random points an image, first starts of all images first."""
+    # runs have no target here; the number, from -1 on, tells restarts apart
     runs = [(image, restart) for restart in range(-1, restarts - 1) for image in range(len(search.images))]
     _run(search, runs, lambda z, state: cross_entropy(z, state["label"], reduction="none"), CE)
 
 
 def targeted(search: Search, rivals: torch.Tensor, restarts: int = 0, near: float = 0.0) -> None:
-    """APGD-T: one run for each of an image's rivals (n, targets), maximising the targeted difference-of-logits ratio.
+    """Run APGD-T: maximise the targeted difference-of-logits ratio, one run for each of an image's rivals (n, targets).
 
-    The first rivals of all images come first. A run whose loss came within `near` of 0, where the rival overtakes the label,
-    starts `restarts` times more, from other random points.
+    The first rivals of all images come first. At loss 0 the rival overtakes the label. A run whose loss comes within
+    `near` of 0 starts `restarts` times more, from other random points.
     """
     targets = rivals.shape[1]
-    closest = torch.full(rivals.shape, -torch.inf, device=rivals.device)  # the best loss by run
+    closest = torch.full(rivals.shape, -torch.inf, device=rivals.device)  # best loss of each run
 
     def objective(logits: torch.Tensor, state: State) -> torch.Tensor:
         image, rank = state["image"], state["target"] % targets
@@ -50,7 +50,7 @@ def targeted(search: Search, rivals: torch.Tensor, restarts: int = 0, near: floa
 
 
 def targeted_dlr(logits: torch.Tensor, label: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """-(z_y - z_t) / (z_(1) - (z_(3) + z_(4)) / 2), z_(i) the i-th largest logit: (m, classes) to (m,). Ibid., eq. (7)."""
+    """Return -(z_y - z_t) / (z_(1) - (z_(3) + z_(4)) / 2), z_(i) the i-th largest of logits (m, classes): (m,). Eq. (7)."""
     ordered, row = logits.sort(dim=1).values, torch.arange(len(logits), device=logits.device)
     spread = ordered[:, -1] - 0.5 * (ordered[:, -3] + ordered[:, -4]) + 1e-12
     return -(logits[row, label] - logits[row, target]) / spread
@@ -73,24 +73,23 @@ def _run(search: Search, runs: list[tuple[int, int]], objective: Objective, purp
         state["done"] += 1
         state["asked"] += 1
         ended = wrong | (state["asked"] > STEPS)
-        still = _alike(state["point"], point) & _alike(before, point) & _alike(state["best"], point) & ~ended
-        if still.any():
-            state["starts"] += still
-            image, target, starts = (state[name][still] for name in ("image", "target", "starts"))
-            again = _start(search, image, target, starts, purpose)
-            for name, values in again.items():
-                state[name][still] = values
+        stuck = _alike(state["point"], point) & _alike(before, point) & _alike(state["best"], point) & ~ended
+        if stuck.any():
+            state["starts"] += stuck
+            image, target, starts = (state[name][stuck] for name in ("image", "target", "starts"))
+            for name, values in _start(search, image, target, starts, purpose).items():
+                state[name][stuck] = values
         return ended
 
     search.run(runs, start, advance)
 
 
-def _alike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    return (one == other).flatten(1).all(1)
+def _alike(points: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    return (points == others).flatten(1).all(1)
 
 
 def _start(search: Search, image: torch.Tensor, target: torch.Tensor, starts: torch.Tensor, purpose: int) -> State:
-    """The states of runs (m,) at their `starts`-th random points, counted from 0."""
+    """Return the states of runs (m,) at their `starts`-th random points, counted from 0."""
     clean = search.images[image]
     numbers = zip(image.tolist(), target.tolist(), starts.tolist(), strict=True)
     noise = torch.stack([_noise(search, clean.shape[1:], i, t, s, purpose) for i, t, s in numbers]).to(clean)
@@ -122,7 +121,7 @@ def _noise(search: Search, shape: torch.Size, image: int, target: int, starts: i
 
 
 def checkpoints(steps: int) -> torch.Tensor:
-    """(steps + 1,): the number of steps since the last checkpoint where step i is one, else 0. Ibid., section 3.2."""
+    """Return (steps + 1,): at a checkpoint the number of steps since the one before, else 0. Section 3.2."""
     window, shrink, least = max(int(0.22 * steps), 1), max(int(0.03 * steps), 1), max(int(0.06 * steps), 1)
     marks, since = torch.zeros(steps + 1), 0
     for step in range(1, steps + 1):
@@ -133,8 +132,9 @@ def checkpoints(steps: int) -> torch.Tensor:
 
 
 def _update(state: State, loss: torch.Tensor, slope: torch.Tensor, windows: torch.Tensor) -> None:
-    """Updates the states by the loss and gradient at the current points; at a checkpoint that finds too little progress,
-    halves the step and returns to the best point.
+    """Update the states by loss and gradient at the current points.
+
+    At a checkpoint with too little progress halve the step and return to the best point.
     """
     first = state["done"] == 0
     better = first | (loss > state["best_loss"])
@@ -169,17 +169,17 @@ def _step(state: State, norm: str, eps: float) -> None:
 
 
 def normalise(points: torch.Tensor, norm: str) -> torch.Tensor:
-    """Each of (m, c, h, w) over its norm."""
+    """Divide each of (m, c, h, w) by its norm."""
     return points / (column(sizes(points, norm)) + 1e-12)
 
 
 def into_box(points: torch.Tensor, clean: torch.Tensor, eps: float) -> torch.Tensor:
-    """The projection onto the Linf ball and [0, 1]."""
+    """Project onto the Linf ball and [0, 1]."""
     return torch.clamp(torch.min(torch.max(points, clean - eps), clean + eps), 0.0, 1.0)
 
 
 def into_l2(points: torch.Tensor, clean: torch.Tensor, eps: float) -> torch.Tensor:
-    """The projection onto the l2 ball, then onto [0, 1]."""
+    """Project onto the l2 ball, then onto [0, 1]."""
     moved = points - clean
     size = column(sizes(moved, "L2"))
     return torch.clamp(clean + moved / (size + 1e-12) * torch.clamp(size, max=eps), 0.0, 1.0)

@@ -1,8 +1,8 @@
 """The targeted fast adaptive boundary attack (Croce and Hein 2020b) on many images at once, each with its own progress.
 
-The steps and the projections (imported) are those of the authors' files. FAB looks for the nearest adversarial image;
+Steps repeat the authors' file; the projections are imported from it. FAB looks for the nearest adversarial image.
 AutoAttack asks only whether one lies in the ball, so a run ends when it has one. Every point whose logits are computed
-counts, also the one that FAB steps back to, which the authors' file ignores.
+counts, even the point that FAB steps back to, which the authors' file ignores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STEPS, ALPHA, ETA, BETA = 100, 0.1, 1.05, 0.9
 
 
 def targeted(search: Search, rivals: torch.Tensor) -> None:
-    """FAB-T: one run for each of an image's rivals (n, targets), from the clean image; nothing is random."""
+    """Run FAB-T: one run from the clean image for each of its rivals (n, targets); nothing is random."""
     runs = [(image, rank) for rank in range(rivals.shape[1]) for image in range(len(search.images))]
 
     def start(image: torch.Tensor, target: torch.Tensor) -> State:
@@ -36,21 +36,21 @@ def targeted(search: Search, rivals: torch.Tensor) -> None:
             return logits[row, state["rival"]] - logits[row, state["label"]]
 
         logits, difference, slope = search.gradient(state["point"], rival_margin)
-        wrong = _take(search, state, logits)
+        wrong = _record(search, state, logits)
         state["point"] = _step(state["point"], state["clean"], difference, slope, search.norm)
         logits = search.logits(state["point"])
-        wrong |= _take(search, state, logits)
-        outside = column(logits.argmax(1) != state["label"])
+        wrong |= _record(search, state, logits)
+        misclassified = column(logits.argmax(1) != state["label"])
         back = state["clean"] + (state["point"] - state["clean"]) * BETA
-        state["point"] = torch.where(outside, back, state["point"])
+        state["point"] = torch.where(misclassified, back, state["point"])
         state["done"] += 1
         return wrong | (state["done"] == STEPS)
 
     search.run(runs, start, advance)
 
 
-def _take(search: Search, state: State, logits: torch.Tensor) -> torch.Tensor:
-    """Records the points that are misclassified and in the ball, and returns which they are (m,)."""
+def _record(search: Search, state: State, logits: torch.Tensor) -> torch.Tensor:
+    """Record the points that are misclassified and in the ball; return which they are, (m,) bool."""
     near = sizes(state["point"] - state["clean"], search.norm) <= search.eps
     return search.record(state, (logits.argmax(1) != state["label"]) & near)
 
@@ -58,7 +58,7 @@ def _take(search: Search, state: State, logits: torch.Tensor) -> torch.Tensor:
 def _step(
     point: torch.Tensor, clean: torch.Tensor, difference: torch.Tensor, slope: torch.Tensor, norm: str
 ) -> torch.Tensor:
-    """Between the projections of the point and of the clean image onto the linearised boundary, overshot by ETA."""
+    """Return a point between the projections of point and clean image onto the linearised boundary, overshot by ETA."""
     rows, w = len(point), slope.flatten(1)
     offset = -difference + (w * point.flatten(1)).sum(1)
     project = projection_linf if norm == "Linf" else projection_l2

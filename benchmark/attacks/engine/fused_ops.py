@@ -2,10 +2,10 @@
 
 On the CPU, as plain matrix products: attention over few tokens, and patch embedding, a convolution whose stride is its kernel
 (measured: `docs/attacks.md`). On any device: timm's last block for the class token alone. The functions are the same but for
-rounding, so an image found with them counts only if the unmodified model misclassifies it too (`slots.Search.record`).
+rounding. An image found with them counts only if the unmodified model misclassifies it too (`slots.Search.record`).
 
-Where timm's head reads the class token only, the last block's MLP and the end of its attention need not be computed for the
-other tokens. And attention by one query q needs no keys and values of its own: for head h and normed tokens X,
+Where timm's head reads the class token only, the last block's MLP and the end of its attention are needed for that token
+alone. Attention by one query q needs neither keys nor values: for head h and normed tokens X,
 
     q (X K_h^T + 1 b^T)^T = (q K_h) X^T + constant,    a (X V_h^T + 1 c^T) = (a X) V_h^T + c    since a sums to 1,
 
@@ -25,20 +25,22 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules.utils import _pair
 
-# They treat each token by itself in evaluation mode.
+# layers that treat each token by itself in evaluation mode
 BY_TOKEN = {nn.Linear, nn.LayerNorm, nn.Identity, nn.Dropout, nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def timm_vit() -> ModuleType | None:
-    """timm's module of vision transformers if it is loaded; if not, no model can contain one."""
+    """Return timm's module of vision transformers if it is loaded; otherwise no model can contain one."""
     return sys.modules.get("timm.models.vision_transformer")
 
 
 def class_token_suffices(vit: Any) -> bool:
-    """Whether `vit` is timm's own, in evaluation mode, with a head that reads the class token only, and what follows the
-    last attention is torch's and timm's own, without hooks: only of such is it known that it treats each token by itself.
+    """Return whether `vit` is timm's own, in evaluation mode, with a head that reads the class token only.
+
+    All that follows the last attention must be layers of torch and timm that treat each token by itself, without hooks.
     """
     timm = timm_vit()
     if timm is None or type(vit) is not timm.VisionTransformer or vit.training:
@@ -59,7 +61,7 @@ def class_token_suffices(vit: Any) -> bool:
 
 
 def class_token_logits(vit: Any, images: torch.Tensor) -> torch.Tensor:
-    """`vit` on (n, c, h, w) images, where `applies`: (n, classes)."""
+    """Return the logits (n, classes) of images (n, c, h, w) by the class token; `class_token_suffices` must hold."""
     tokens = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
     *before, last = vit.blocks
     for block in before:
@@ -70,7 +72,7 @@ def class_token_logits(vit: Any, images: torch.Tensor) -> torch.Tensor:
 
 
 def _attended(attention: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """The first token that `attention` puts out for (n, tokens, width): (n, 1, width)."""
+    """Return the first token of the output of `attention` on (n, tokens, width): (n, 1, width)."""
     if not _untouched(attention):
         return attention(tokens)[:, :1]
     n, _, width = tokens.shape
@@ -85,8 +87,9 @@ def _attended(attention: Any, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def _untouched(attention: Any) -> bool:
-    """timm's attention, neither normed nor rescaled nor put on a layer of another kind; of a size whose products the CPU's
-    libraries do not round by their place in the batch.
+    """Return whether `attention` is timm's, with its own scale and plain linear layers, without norms of queries or keys.
+
+    Its size must be one whose products the CPU's libraries round alike wherever they lie in the batch.
     """
     timm = timm_vit()
     if timm is None or type(attention) is not timm.Attention:
@@ -97,31 +100,31 @@ def _untouched(attention: Any) -> bool:
     return sized and not normed and not rescaled and type(attention.qkv) is type(attention.proj) is nn.Linear
 
 
-FEW = 32  # tokens; the fused kernel is the faster from about 64 on
-# float32 numbers in 16 bytes: the rounding of the CPU's matrix products depends on a matrix's place in the batch where its
-# address is not aligned, and a search must not depend on that place
+FEW = 32  # tokens; from about 64 on torch's fused kernel is faster
+# float32 numbers in 16 bytes: at other addresses the rounding of the CPU's matrix products depends on a matrix's place in
+# the batch, and a search must not depend on that place
 ALIGNED = 4
-Place = ModuleType | type[nn.Module]  # whose attribute is replaced
+Place = ModuleType | type[nn.Module]  # holds the function that is replaced
 Operation = Callable[..., torch.Tensor]
 _LOCK = threading.Lock()
 _THREAD = threading.local()
 
 
 class FusedOps:
-    """A context in which this thread's calls are carried out by the faster operations; `used` tells whether any was.
+    """A context in which this thread uses the faster operations; `used` tells whether it did.
 
-    torch's and timm's functions are replaced while any thread is inside; in other threads the replacements call them.
+    Functions of torch and timm are replaced while any thread is inside; in other threads the replacements call the originals.
     """
 
-    _inside = 0
-    _originals: ClassVar[dict[str, tuple[Place, Operation]]] = {}  # by name: where it belongs, and the function
+    _inside = 0  # threads and nested contexts
+    _originals: ClassVar[dict[str, tuple[Place, Operation]]] = {}
 
     def __init__(self) -> None:
         self.used = False
-        self._class_token: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether it applies
+        self._class_token: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether it suffices
 
     def by_class_token(self, vit: nn.Module, images: torch.Tensor) -> bool:
-        """Whether the class token of `vit` suffices (`applies`), which its logits on the first images confirm."""
+        """Return whether the class token of `vit` suffices, which its logits on the first images confirm."""
         if vit not in self._class_token:
             self._class_token[vit] = class_token_suffices(vit) and _agree(vit, images)
         return self._class_token[vit]
@@ -145,20 +148,21 @@ class FusedOps:
 
 
 def entered() -> FusedOps | None:
-    """The context that this thread is inside, if any."""
+    """Return the context that this thread is inside, if any."""
     return getattr(_THREAD, "entered", None)
 
 
 def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """softmax(Q K^T / sqrt(d)) V of (..., tokens, d) tensors, as the transpose of V^T softmax(K Q^T / sqrt(d)): torch's
-    softmax over rows, and a product whose short side is its first, are the faster ones.
+    """Return softmax(Q K^T / sqrt(d)) V of (..., tokens, d), computed as the transpose of V^T softmax(K Q^T / sqrt(d)).
+
+    torch is faster at a softmax over rows, and at a product whose short side is its first.
     """
     weights = (key @ (query * query.shape[-1] ** -0.5).mT).softmax(-2)
     return (value.mT @ weights).mT
 
 
 def patches(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The convolution of (n, c, h, w) by a kernel (d, c, p, q) of stride (p, q), which tiles them: (n, d, h/p, w/q)."""
+    """Convolve (n, c, h, w) with a kernel (d, c, p, q) of stride (p, q), which tiles them: (n, d, h/p, w/q)."""
     n, channels, height, width = images.shape
     p, q = weight.shape[2:]
     tiles = images.reshape(n, channels, height // p, p, width // q, q).permute(0, 2, 4, 1, 3, 5)
@@ -196,7 +200,7 @@ def _forward(vit: nn.Module, x: torch.Tensor, *args: Any, **kwargs: Any) -> torc
 
 @torch.no_grad()
 def _agree(vit: nn.Module, images: torch.Tensor) -> bool:
-    """Whether the class token alone gives the same logits but for rounding, as it would not if timm's classes are patched."""
+    """Return whether the class token alone gives the same logits but for rounding; it does not where timm is patched."""
     own = _original("forward")(vit, images)
     return torch.allclose(class_token_logits(vit, images), own, rtol=0.0, atol=1e-4 * float(own.abs().max()))
 
@@ -219,26 +223,22 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _aligned(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether the numbers of every image, in queries, keys, values and weights, begin at a multiple of 16 bytes."""
+    """Return whether each image's queries, keys, values and weights begin at a multiple of 16 bytes."""
     weights = (*query.shape[1:-1], key.shape[-2])
     shapes = (query.shape[1:], key.shape[1:], value.shape[1:], weights)
     return _plain(query) and all(math.prod(shape) % ALIGNED == 0 for shape in shapes)
 
 
 def _asked(option: object) -> bool:
-    """Whether an argument asks for more than plain attention: a mask, dropout, causality, another scale, fewer heads."""
+    """Return whether an argument asks for a mask, dropout, causality, another scale or fewer heads."""
     return isinstance(option, torch.Tensor) or option not in (None, False, 0)
 
 
 def _tiles(
     images: torch.Tensor, weight: torch.Tensor, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> bool:
-    """Whether the kernel's places tile the images: a patch embedding, of patches larger than a pixel and `ALIGNED`."""
+    """Return whether the kernel tiles the images, as in a patch embedding, with `ALIGNED` patches larger than a pixel."""
     size = tuple(weight.shape[2:])
     whole = all(side % step == 0 for side, step in zip(images.shape[2:], size, strict=True))
     alike = _pair(stride) == size != (1, 1) and _pair(padding) == (0, 0) and _pair(dilation) == (1, 1)
     return whole and alike and groups == 1 and math.prod(weight.shape[1:]) % ALIGNED == 0
-
-
-def _pair(value: object) -> tuple[object, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value, value)

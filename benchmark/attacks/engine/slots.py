@@ -1,9 +1,8 @@
 """Attack runs in parallel, in full batches for the model whatever each run's progress; and the calls of the model.
 
 A run is one attack on one image, towards one target where the attack has targets. A slot whose run has ended, or whose
-image an earlier run has broken, takes the next run that is waiting. No run sees another, and of several that break an
-image the first in their order counts, so the result is that of the sequential attack; that its rounding is the same too
-is what `verdicts.padded` is for.
+image an earlier run has broken, takes the next waiting run. Runs are independent, and of several that break an image the
+first in order counts. So the result is that of the sequential attack; `prediction.padded` keeps its rounding the same.
 """
 
 from __future__ import annotations
@@ -27,11 +26,10 @@ NO_GRADIENT = "the model's logits have no gradient by its input; AutoAttack cann
 
 
 def generator(seed: int, image: int, *purpose: int) -> torch.Generator:
-    """The stream of evaluation image `image` for one purpose (such as an attack and its target), on the CPU.
+    """Return the random stream of evaluation image `image` for one purpose (such as an attack and its target), on the CPU.
 
-    It does not depend on the image's batch, its place there, or the machine. Streams of different (seed, image, purpose)
-    are independent: numpy's SeedSequence mixes them. They differ whenever the numbers do, as long as seeds and numbers
-    are below 2**32 and purposes have one length.
+    It does not depend on the image's batch, its place there, or the machine. numpy's SeedSequence makes streams of
+    different (seed, image, purpose) independent. They differ while the numbers are below 2**32 and purposes have one length.
     """
     state = np.random.SeedSequence((seed, image, *purpose)).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> 1))
@@ -39,16 +37,16 @@ def generator(seed: int, image: int, *purpose: int) -> torch.Generator:
 
 @dataclass
 class Search:
-    """One attack on a batch of images that the model gets right.
+    """One attack on a batch of images that the model classifies correctly.
 
     Attributes:
-        images: (n, c, h, w) float32 in [0, 1]; labels: (n,) int64; indices: the images' numbers in the data set, which
-            their random streams are drawn by.
-        slots: images in one call of the model, at most.
-        flops: of the model on one image; 0 where it is not known.
-        adversarial: (n, c, h, w) adversarial images, and the clean ones where none was found.
-        by: (n,) int64, the target or number of the run that found the adversarial image; `UNBROKEN` where none did.
-        flat: how many runs began at a point without a gradient.
+        images: (n, c, h, w) float32 in [0, 1]; labels: (n,) int64.
+        indices: the images' numbers in the data set, which select their random streams.
+        slots: the most images in one call of the model.
+        flops: of the model on one image; 0 if unknown.
+        adversarial: (n, c, h, w) adversarial images; the clean image where there is none.
+        by: (n,) int64, the target or number of the run that broke the image; `UNBROKEN` where none did.
+        flat: how many runs began at a point with zero gradient.
     """
 
     model: nn.Module
@@ -75,12 +73,12 @@ class Search:
         return self.by < UNBROKEN
 
     def logits(self, points: torch.Tensor) -> torch.Tensor:
-        """Logits (m, classes) of points (m, c, h, w), without gradients; by `FusedOps`, so their rounding may differ."""
+        """Return logits (m, classes) of points (m, c, h, w) by `FusedOps`, without gradients; their rounding may differ."""
         with self._fused_ops:
             return self.own_logits(points)
 
     def own_logits(self, points: torch.Tensor) -> torch.Tensor:
-        """Logits (m, classes) of points (m, c, h, w) by the unmodified model, without gradients."""
+        """Return logits (m, classes) of points (m, c, h, w) by the unmodified model, without gradients."""
         with torch.no_grad():
             batches = ((padded(p), len(p)) for p in points.split(self.slots))
             return torch.cat([checked(self.model(p), len(p))[:rows].float() for p, rows in batches])
@@ -88,10 +86,10 @@ class Search:
     def gradient(
         self, points: torch.Tensor, objective: Callable[[torch.Tensor], torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Logits (m, classes), objective (m,) and its gradient at the points (m, c, h, w), m at most `slots`.
+        """Return logits (m, classes), objective (m,) and its gradient at points (m, c, h, w), m at most `slots`.
 
         Raises:
-            BenchmarkError: there is no gradient, or it is not finite: a search that cannot go on proves no robustness.
+            BenchmarkError: the gradient is missing or not finite; a search that cannot go on shows no robustness.
         """
         rows = len(points)
         leaf = padded(points.detach()).requires_grad_()
@@ -111,14 +109,14 @@ class Search:
         return logits.detach(), value.detach(), slope[:rows]
 
     def record(self, state: State, wrong: torch.Tensor) -> torch.Tensor:
-        """Keeps the misclassified points as adversarial images where no earlier run has broken the image.
+        """Keep the misclassified points as adversarial images where no earlier run has broken the image.
 
         Args:
             state: of m runs, with their `point` (m, c, h, w).
-            wrong: (m,) bool, the points that are misclassified.
+            wrong: (m,) bool, which points are misclassified.
 
         Returns:
-            (m,) bool: the points of `wrong` that the unmodified model misclassifies too.
+            (m,) bool: which of them the unmodified model misclassifies too.
         """
         if self._fused_ops.used and wrong.any():
             wrong = wrong.clone()
@@ -135,12 +133,11 @@ class Search:
         start: Callable[[torch.Tensor, torch.Tensor], State],
         advance: Callable[[State], torch.Tensor],
     ) -> None:
-        """Carries out `runs`, pairs (place of an image in the batch, target), in their order, which is that of the targets.
+        """Carry out `runs`, pairs (place of an image in the batch, target), in order of their targets.
 
         Args:
-            start: from images (m,) and targets (m,) to the states of new runs: a dict of tensors with one row a run, `point`
-                among them.
-            advance: moves the run of every slot one step on, in place, and returns which runs have ended (m,).
+            start: maps images (m,) and targets (m,) to the states of new runs, with one row a run, `point` among them.
+            advance: advances the run of every slot by a step, in place; returns which runs have ended, (m,) bool.
         """
         device, waiting, state = self.images.device, iter(runs), State()
         while True:
@@ -158,11 +155,11 @@ class Search:
 
 
 def fuller(slots: int, images: torch.Tensor, flops: int) -> int:
-    """How many images (n, c, h, w) a call takes where `slots` are a batch and the model spends `flops` on each.
+    """Return how many images (n, c, h, w) a call should take if a batch has `slots` and an image costs the model `flops`.
 
-    On a CPU a call costs more than its images where the model has few operations. It takes more of them then, at most FULLER
-    times as many, while they are at most FULL operations and PIXELS numbers together. A submitted model that answers
-    otherwise in such calls is refused (evaluation/asked_again.py).
+    On a CPU the call itself dominates for small models. Such calls take up to FULLER times as many images, at most FULL
+    operations and PIXELS numbers together. Submitted models that answer otherwise then are refused
+    (evaluation/asked_again.py).
     """
     if flops <= 0 or images.device.type != "cpu" or not len(images):
         return slots
@@ -171,11 +168,11 @@ def fuller(slots: int, images: torch.Tensor, flops: int) -> int:
 
 
 def column(values: torch.Tensor) -> torch.Tensor:
-    """(m,) to (m, 1, 1, 1)."""
+    """Reshape (m,) to (m, 1, 1, 1)."""
     return values[:, None, None, None]
 
 
 def sizes(points: torch.Tensor, norm: str) -> torch.Tensor:
-    """The Linf or l2 norm of each of (m, c, h, w): (m,)."""
+    """Return the Linf or l2 norm of each of (m, c, h, w): (m,)."""
     flat = points.flatten(1)
     return flat.abs().amax(1) if norm == "Linf" else (flat**2).sum(1).sqrt()

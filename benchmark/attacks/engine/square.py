@@ -1,10 +1,10 @@
 """The Square attack (Andriushchenko et al. 2020) on many images at once, with the same result as one query at a time.
 
-The random search of an image is a chain: a proposal is made from the best point so far and accepted when it lowers the
-margin. Most are rejected, and a rejection changes nothing. So several proposals of one image are evaluated in one call, as
-if all would be rejected; those after the first that is accepted are discarded and proposed again from the new point. A
-proposal that changes nothing, or that was rejected since the point last changed, is rejected without a query. The chain, and
-with it the verdict, is the same as with one query at a time; a test compares the two.
+The random search of an image is a chain: a proposal starts from the best point so far and is accepted if it lowers the
+margin. Most are rejected, which changes nothing. So one call evaluates several proposals of an image as if all would be
+rejected. Those after the first accepted one are discarded and proposed again from the new point. A proposal that changes
+nothing, or that was rejected since the point last changed, needs no query. The chain, and with it the verdict, is that of
+one query at a time (a test compares the two).
 """
 
 from __future__ import annotations
@@ -20,30 +20,33 @@ from benchmark.attacks.prediction import margins
 from benchmark.runtime.errors import BenchmarkError
 
 QUERIES, P_INIT = 5000, 0.8
-PURPOSE = 2  # what the streams are for
-MEMORY = 2**15  # possible proposals above which rejections are not remembered: they hardly ever come back
-LOOK_AHEAD = 128  # proposals of an image that are looked through at a time, at most, for those that need a query
-# What a call costs, and a proposal by pixel, in FLOPs, and a call in images where the model's are not known: they decide how
-# many proposals are tried at once.
+PURPOSE = 2  # of random streams
+MEMORY = 2**15  # possible proposals; with more, rejections hardly ever come back and are not remembered
+LOOK_AHEAD = 128  # the most proposals of an image that are scanned at a time for those that need a query
+# FLOPs of a call and of a pixel of a proposal, and images that a call costs if the model's FLOPs are unknown: they decide how
+# many proposals are tried at once
 CALL, PIXEL, USUAL = 3e7, 1250, 32
-TOGETHER = 2  # calls of the model whose proposals are made at once, at most
+TOGETHER = 2  # the most calls of the model whose proposals are made at once
 
 
 class Rule:
-    """How starts and proposals are drawn and made. A proposal is encoded as a number, `code`, below `proposals` (0: too many
-    to remember); `sides` (queries,) is the side of the square that each query changes.
+    """How starts and proposals are drawn and made.
+
+    Attributes:
+        proposals: how many proposals exist, each encoded by a smaller number, `code`; 0 for too many to remember.
+        sides: (queries,) the side of the square that each query changes.
     """
 
     def __init__(self, search: Search) -> None:
-        self.search, self.device = search, search.images.device
+        self.search, device = search, search.images.device
         self.authors = SquareAttack(
             None, norm=search.norm, eps=search.eps, p_init=P_INIT, n_queries=QUERIES, device="cpu"
         )
         self.authors.rescale_schedule = False
         self.channels, self.height, self.width = search.images.shape[1:]
         self.sides = torch.tensor([self._side(self.authors.p_selection(query)) for query in range(QUERIES)])
-        self.rows = torch.arange(self.height, device=self.device)[:, None]
-        self.columns = torch.arange(self.width, device=self.device)[None]
+        self.rows = torch.arange(self.height, device=device)[:, None]
+        self.columns = torch.arange(self.width, device=device)[None]
         count = self._count()
         if count >= 2**63:  # a code must fit into 64 bits
             raise BenchmarkError(f"Square does not take images of {self.channels} channels; leave some out")
@@ -56,23 +59,23 @@ class Rule:
         raise NotImplementedError
 
     def _corner(self, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """Upper left corners of a window for every query, uniform below height - side, as the authors draw them."""
+        """Draw the upper left corner of a window for every query, uniform below height - side, as the authors do."""
         u = torch.rand(2, QUERIES, generator=stream)
         return ((self.height - self.sides) * u[0]).long(), ((self.width - self.sides) * u[1]).long()
 
     def _signs(self, stream: torch.Generator) -> torch.Tensor:
-        """A sign a channel for every query, as bits of one number."""
+        """Draw a sign a channel for every query, as bits of one number."""
         bits = (torch.rand(QUERIES, self.channels, generator=stream) > 0.5).long()
         return (bits << torch.arange(self.channels)).sum(1)
 
     def _unsigned(self, code: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rest of a code, and its signs (m, c, 1, 1)."""
+        """Split codes into the rest (m,) and their signs (m, c, 1, 1)."""
         channel = torch.arange(self.channels, device=code.device)
         signs = 2.0 * ((code[:, None] >> channel) & 1) - 1
         return code >> self.channels, signs[:, :, None, None]
 
     def _window(self, top: torch.Tensor, left: torch.Tensor, side: torch.Tensor) -> torch.Tensor:
-        """(m, 1, h, w) bool: the square of this side at this corner."""
+        """Return a mask of the square of this side at this corner: (m, 1, h, w) bool."""
         top, left, side = column(top), column(left), column(side)
         return (self.rows >= top) & (self.rows < top + side) & (self.columns >= left) & (self.columns < left + side)
 
@@ -87,7 +90,7 @@ class Linf(Rule):
         return self.height * self.width << self.channels
 
     def draw(self, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """The start's change (c, h, w), stripes of one sign, and the codes (queries,)."""
+        """Draw the start's change (c, h, w), stripes of one sign, and the codes (queries,)."""
         stripes = torch.sign(2 * torch.rand(self.channels, 1, self.width, generator=stream) - 1)
         top, left = self._corner(stream)
         return stripes.expand(-1, self.height, -1), (top * self.width + left << self.channels) + self._signs(stream)
@@ -125,13 +128,13 @@ class L2(Rule):
         return max(self.height // 5, 1)
 
     def _two_halves(self, side: int) -> torch.Tensor:
-        """The authors' `eta`, before it is turned at random: two opposite bumps of norm 1 together."""
+        """Return the authors' `eta` before its random turn: two opposite bumps of norm 1 together."""
         upper = self.authors.eta_rectangles(side // 2, side) if side > 1 else torch.zeros(0, side)
         shape = torch.cat((upper, -self.authors.eta_rectangles(side - side // 2, side)))
         return shape / (shape**2).sum().sqrt()
 
     def draw(self, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """The start's change (c, h, w), a grid of bumps, and the codes (queries,)."""
+        """Draw the start's change (c, h, w), a grid of bumps, and the codes (queries,)."""
         tile, change = self._tile(), torch.zeros(self.channels, self.height, self.width)
         edge = (self.height - tile * 5) // 2
         for y in range(edge, edge + tile * (self.height // tile), tile):
@@ -168,7 +171,7 @@ class L2(Rule):
     def _placed(
         self, top: torch.Tensor, left: torch.Tensor, side: torch.Tensor, turn: torch.Tensor, window: torch.Tensor
     ) -> torch.Tensor:
-        """(m, 1, h, w): the bumps of each side, turned or not, in their window."""
+        """Place the bumps of each side, turned or not, in their window: (m, 1, h, w)."""
         row, col = self.rows - column(top), self.columns - column(left)
         limit = self.shapes.shape[-1] - 1
         shape = self.shapes[column(side), column(turn), row.clamp(0, limit), col.clamp(0, limit)]
@@ -176,15 +179,17 @@ class L2(Rule):
 
 
 def _planes(points: torch.Tensor) -> torch.Tensor:
-    """The l2 norm of each channel of (m, c, h, w): (m, c, 1, 1). Summed as rows of a matrix, so that the rounding of one row
-    does not depend on the others.
+    """Return the l2 norm of each channel of (m, c, h, w): (m, c, 1, 1).
+
+    It is summed as rows of a matrix, so that the rounding of a row does not depend on the others.
     """
     return (points.flatten(0, 1).flatten(1) ** 2).sum(1).sqrt().view(*points.shape[:2], 1, 1)
 
 
 class Chains:
-    """Square on images that the model classifies correctly, `QUERIES` proposals each at most: the chains of the m images
-    that are not broken yet, one row each.
+    """Square on images that the model classifies correctly, with at most `QUERIES` proposals each.
+
+    Each tensor has one row for each of the m images that are not broken yet.
     """
 
     def __init__(self, search: Search) -> None:
@@ -198,12 +203,12 @@ class Chains:
         self.margin = self._margins(self.best, self.image)
         self._record(self.image, self.best, self.margin <= 0)
         self.query = torch.zeros_like(self.image)
-        self.side = self.rule.sides.to(device)[self.query]  # that the remembered refusals are for
+        self.side = self.rule.sides.to(device)[self.query]  # for which `refused` holds
         self.refused = torch.zeros(len(self.image), self.rule.proposals, dtype=torch.bool, device=device)
         self.taken = 0.5  # running share of queried proposals that were accepted
-        # what a call costs beside its images, in images
+        # the cost of a call beside its images, in images
         self.overhead = CALL / (search.flops + PIXEL * pixels) if search.flops else USUAL
-        self.worth = 1.0  # running share of proposals looked through that needed a query
+        self.worth = 1.0  # running share of scanned proposals that needed a query
         self._leave(self.margin <= 0)
 
     def run(self) -> None:
@@ -212,37 +217,36 @@ class Chains:
             self._leave((self.margin <= 0) | (self.query >= QUERIES))
 
     def _per_image(self) -> int:
-        """How many proposals of an image to try at once, for the most progress in a given time; it does not affect a chain.
+        """Return how many proposals of an image to try at once, for the most progress for the time; no chain depends on it.
 
-        Of k proposals, each accepted with probability p, (1 - (1 - p)^k) / p are of use, until the first that is accepted.
+        Of k proposals, each accepted with probability p, (1 - (1 - p)^k) / p are useful: those up to the first accepted.
         """
         images, p = len(self.image), self.taken
         sizes = [2**i for i in range(16) if i == 0 or 2**i * images <= TOGETHER * self.search.slots]
         return max(sizes, key=lambda k: (1 - (1 - p) ** k) / p / (self.overhead + k * images))
 
     def _choose(self, per_image: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The next proposals that need a query, at most `per_image` a row, none beyond a change of the squares' side.
+        """Return the next proposals that need a query, at most `per_image` a row, none beyond a change of the square's side.
 
         Returns:
-            Their rows (k,), their places after the row's current proposal (k,), and how many proposals each row has passed
-            if all of them are rejected (m,).
+            Their rows (k,), their places after the row's current proposal (k,), and how many proposals each row passes if
+            all of them are rejected (m,).
         """
         sides = self.rule.sides.to(self.side.device)
-        now = sides[self.query.clamp(max=QUERIES - 1)]
-        if not torch.equal(now, self.side):
-            self.refused[now != self.side] = False
-        self.side = now
+        side = sides[self.query.clamp(max=QUERIES - 1)]
+        if not torch.equal(side, self.side):
+            self.refused[side != self.side] = False
+        self.side = side
         scanned = min(max(math.ceil(2 * per_image / self.worth), 8), LOOK_AHEAD, QUERIES)
-        ahead = torch.arange(scanned, device=now.device)
-        queries = self.query[:, None] + ahead
-        inside = (queries < QUERIES) & (sides[queries.clamp(max=QUERIES - 1)] == now[:, None])
+        queries = self.query[:, None] + torch.arange(scanned, device=side.device)
+        inside = (queries < QUERIES) & (sides[queries.clamp(max=QUERIES - 1)] == side[:, None])
         worth = inside
         if self.rule.proposals:
             worth = inside & ~self.refused.gather(1, self.codes.gather(1, queries.clamp(max=QUERIES - 1)))
         self.worth = 0.9 * self.worth + 0.1 * max(float(worth.sum()) / max(float(inside.sum()), 1.0), 1 / LOOK_AHEAD)
         rank = worth.cumsum(1)
         chosen = worth & (rank <= per_image)
-        # a row passes every rejected proposal before the first one that is left for later
+        # a row passes every rejected proposal before the first that is left for later
         passed = (inside & ((rank < per_image) | chosen | ((rank == per_image) & ~worth))).sum(1)
         row, place = chosen.nonzero(as_tuple=True)
         return row, place, passed
@@ -262,7 +266,7 @@ class Chains:
             kept = ~taken & (place < first[row])
             self.refused[row[kept], code[kept]] = True
             self.refused[row[taken]] = False
-        # a discarded point is not recorded even if misclassified: verdicts must not depend on how many were tried at once
+        # discarded points are not recorded even if misclassified: verdicts must not depend on how many were tried at once
         self._record(self.image[row[taken]], points[taken], margin[taken] <= 0)
         self.best[row[taken]], self.margin[row[taken]] = points[taken], margin[taken]
         if len(row):
@@ -273,7 +277,7 @@ class Chains:
         label = self.search.labels[image]
         margin = margins(self.search.logits(points), label)
         wrong = margin <= 0
-        if wrong.any():  # a chain must not end where only the rounding of the faster operations is wrong
+        if wrong.any():  # a chain must not end by the rounding of the faster operations
             margin[wrong] = margins(self.search.own_logits(points[wrong]), label[wrong])
         return margin
 

@@ -1,1 +1,1 @@
-"""Penalties, one a file, each with `penalty`: benchmark/training/penalty.py says what the loop needs of it."""
+"""Penalties, one a file, each with `penalty`; benchmark/training/penalty.py describes the interface."""

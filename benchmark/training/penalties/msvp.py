@@ -1,10 +1,10 @@
 """Maximum singular value penalisation of attention (Hu et al. 2024, "SpecFormer", equation 12 and algorithm 1).
 
-The sum over layers and heads of lambda_q sigma(W_Q,h)^2 + lambda_k sigma(W_K,h)^2 + lambda_v sigma(W_V,h)^2, and here
-also lambda_o sigma(W_O,h)^2. Each sigma is u^T W v with vectors that are kept from step to step and moved by one power
-step, v = W^T u / |W^T u|, u = W v / |W v|. With u and v held fixed its square has the gradient 2 sigma u v^T, that of
-sigma^2 itself where they are singular vectors. Algorithm 1 as printed does not normalise: its value grows with the fourth
-power of W. What a power step gives lies *below* the norm: a penalty, never a bound.
+The sum over layers and heads of lambda_q sigma(W_Q,h)^2 + lambda_k sigma(W_K,h)^2 + lambda_v sigma(W_V,h)^2, and here also
+lambda_o sigma(W_O,h)^2. Each sigma is u^T W v with vectors that are kept from step to step and moved by one power step,
+v = W^T u / |W^T u|, u = W v / |W v|. With u and v fixed its square has the gradient 2 sigma u v^T, that of sigma^2 itself for
+singular vectors. Algorithm 1 as printed does not normalise: its value grows with the fourth power of W. A power iteration
+lies *below* the norm: a penalty, never a bound.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ def penalty(
     lambda_o: NotNegative = 0.0,
     heads: Literal["rows", "columns"] = "rows",
 ) -> Penalty:
-    """
+    """Return the penalty.
+
     Args:
         lambda_q, lambda_k, lambda_v, lambda_o: factors of queries', keys', values' and the projection's squared norms.
-        heads: "rows", each head's own matrix; or "columns", what the released code cuts: heads' shares of the *input*
-            channels of all heads' weight together, an ablation.
+        heads: "rows", each head's matrix; or "columns", as the released code cuts: heads' shares of the *input* channels of
+            the weight of all heads together, an ablation.
 
     Raises:
         BenchmarkError: a factor for a role that a layer lacks.
     """
-    given = zip(ROLES, (lambda_q, lambda_k, lambda_v, lambda_o), strict=True)
-    factors = {role: factor for role, factor in given if factor}
+    pairs = zip(ROLES, (lambda_q, lambda_k, lambda_v, lambda_o), strict=True)
+    factors = {role: factor for role, factor in pairs if factor}
     for layer in attention():
         for role in factors:
             if layer.role(role) is None:
@@ -49,32 +50,32 @@ def penalty(
 
 
 class MSVP(Penalty):
-    """Matrices of one shape, of whatever layers, roles and heads, stand in one batch: a step costs a few products."""
+    """The penalty, with all matrices of one shape in one batch: a step costs few products."""
 
     def __init__(self, attention: Attention, factors: dict[str, float], heads: str) -> None:
         super().__init__()
         self._attention, self.factors, self.heads = attention, factors, heads
         generator = torch.Generator().manual_seed(0)
-        for name, (weights, of_each) in self._batches().items():
+        for name, (weights, factors_of_each) in self._batches().items():
             self.register_buffer(f"u_{name}", unit(torch.randn(weights.shape[:2], generator=generator)))
-            self.register_buffer(f"factors_{name}", torch.tensor(of_each), persistent=False)
+            self.register_buffer(f"factors_{name}", torch.tensor(factors_of_each), persistent=False)
 
     def _batches(self) -> dict[str, tuple[Tensor, list[float]]]:
-        """By shape: all matrices (many, rows, columns) float32, and their factors."""
-        found: dict[str, list[tuple[Tensor, float]]] = {}
+        """Return, by shape, all matrices (many, rows, columns) float32 and their factors."""
+        by_shape: dict[str, list[tuple[Tensor, float]]] = {}
         for layer in self._attention():
             for role, factor in self.factors.items():
                 weight = self._matrices(layer, role)
-                found.setdefault(f"{weight.shape[1]}x{weight.shape[2]}", []).append((weight, factor))
+                by_shape.setdefault(f"{weight.shape[1]}x{weight.shape[2]}", []).append((weight, factor))
         return {
             name: (torch.cat([weight for weight, _ in parts]).float(), [f for weight, f in parts for _ in weight])
-            for name, parts in found.items()
+            for name, parts in by_shape.items()
         }
 
     def _matrices(self, layer: AttentionWeights, role: str) -> Tensor:
-        """(heads, rows, columns)."""
+        """Return the matrices that are penalised: (heads, rows, columns)."""
         weight = layer.role(role)
-        assert weight is not None  # looked at when the penalty was made
+        assert weight is not None  # checked when the penalty was made
         if self.heads == "columns" and role != "output":
             together = weight.transpose(0, 1).flatten(1)  # (width, heads * inner), acting on rows
             return together.unflatten(0, (len(weight), -1))
@@ -95,9 +96,9 @@ class MSVP(Penalty):
             u = self.get_buffer(f"u_{name}")
             v = unit(_columns(weights, u))
             moved = unit((weights @ v[..., None])[..., 0])
-            u.copy_(torch.where(moved.any(1, keepdim=True), moved, u))  # a weight of zeros has no direction to follow
+            u.copy_(torch.where(moved.any(1, keepdim=True), moved, u))  # a weight of zeros has no direction
 
 
 def _columns(weights: Tensor, u: Tensor) -> Tensor:
-    """W^T u of each: (many, columns)."""
+    """Return W^T u of each: (many, columns)."""
     return (u[:, None] @ weights)[:, 0]

@@ -1,8 +1,7 @@
-"""Spectral norm regularisation of linear layers (Yoshida and Miyato 2017): factor / 2 times the sum of the
-squared largest singular values of the weights of `nn.Linear`, those inside attention left out, which `msvp` sees by head.
+"""Spectral norm regularisation of linear layers (Yoshida and Miyato 2017): factor / 2 times the sum of squared largest
+singular values of all weights of `nn.Linear` outside attention, which `msvp` penalises by head.
 
-Each sigma is u^T W v with vectors that are kept and moved by one power step an optimiser step, as in msvp.py; a penalty,
-never a bound.
+Each sigma is u^T W v with kept vectors and one power step an optimiser step, as in msvp.py; a penalty, never a bound.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from benchmark.training.penalty import Attention, Penalty, unit
 
 
 def _outside(module: nn.Module) -> list[nn.Linear]:
-    """The linear layers outside attention, in order."""
+    """Return the linear layers outside attention, in order."""
     if is_attention(module):
         return []
     if isinstance(module, nn.Linear):
@@ -26,13 +25,7 @@ def _outside(module: nn.Module) -> list[nn.Linear]:
 
 
 class SpectralNorm(Penalty):
-    """`factor` is that of half the sum of squares."""
-
     def __init__(self, model: nn.Module, attention: Attention, *, factor: NotNegative) -> None:
-        """
-        Raises:
-            BenchmarkError: no linear layer outside attention.
-        """
         super().__init__()
         self._layers, self.factor = tuple(_outside(model)), factor  # a tuple, so that they are no submodules
         if not self._layers:
@@ -53,7 +46,7 @@ class SpectralNorm(Penalty):
         for index, layer in enumerate(self._layers):
             weight, u = layer.weight.float(), self.get_buffer(f"u_{index}")
             moved = unit(weight @ unit(weight.mT @ u))
-            u.copy_(torch.where(moved.any(), moved, u))  # a weight of zeros has no direction to follow
+            u.copy_(torch.where(moved.any(), moved, u))  # a weight of zeros has no direction
 
 
 penalty = SpectralNorm

@@ -1,1 +1,1 @@
-"""Preparations, one a file, each with `prepare`: benchmark/training/preparation.py says what training needs of it."""
+"""Preparations, one a file, each with `prepare`; benchmark/training/preparation.py describes the interface."""

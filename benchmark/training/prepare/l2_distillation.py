@@ -1,20 +1,20 @@
-"""L2 attention learns to do what the dot-product attention of a trained network does (Gupta & Verma 2023, section 4.2 and
-Table 10, "L2 adaptation"; the layer of Kim et al. 2021), layer by layer and then as a whole network.
+"""L2 attention learns the dot-product attention of a trained network (Gupta & Verma 2023, section 4.2 and Table 10, "L2
+adaptation"; the layer of Kim et al. 2021), layer by layer and then as a whole network.
 
-All weights outside attention are the trained network's (counterparts.py). Each attention layer is fitted alone, on the tokens
-that the trained network's layer receives for training images, to what that returns:
-  1. Queries: dot-product scores are x_i S x_j^T, S = f W_Q W_K^T / s, f / s being their scale, and L2 scores, but for what
-     one token alone gives, 2 x_i W W^T x_j^T / s. So W W^T is the part of f (W_Q W_K^T + W_K W_Q^T) / 4 on its largest
-     positive eigenvalues, width / heads at most. Biases of queries and keys are left out. Position biases, which are added
-     to both scores, start as the trained layer's where windows are of one size.
-  2. Values: X A_h W_V,h sees X W_Q,h alone, so which W_V,h matters little as long as W_Q,h^T W_V,h is regular; W_V,h is the
-     orthonormal factor of W_Q,h. W_O is then the least squares solution, in float64, for the layer's outputs (`RIDGE`).
-  3. Adam on all weights of the layer by the mean squared error, then W_O by least squares once more. What is worse than the
-     start is not kept.
+All weights outside attention are the trained network's (counterparts.py). Each attention layer is fitted alone to the
+trained layer's outputs, on the tokens that the trained layer receives for training images:
+  1. Queries: dot-product scores are x_i S x_j^T, S = f W_Q W_K^T / s with scale f / s. L2 scores are 2 x_i W W^T x_j^T / s,
+     but for terms of one token alone. So W W^T is the part of f (W_Q W_K^T + W_K W_Q^T) / 4 on its largest positive
+     eigenvalues, at most width / heads. Biases of queries and keys are left out. Position biases, which are added to both
+     scores, start as the trained layer's if windows have one size.
+  2. Values: X A_h W_V,h depends on X W_Q,h alone, so any W_V,h with a regular W_Q,h^T W_V,h will do; W_V,h is the orthonormal
+     factor of W_Q,h. W_O is then the least squares solution, in float64, for the layer's outputs (`RIDGE`).
+  3. Adam on all weights of the layer by the mean squared error, then W_O by least squares again. A result worse than the
+     start is dropped.
 At the end all weights learn to match the trained network's class probabilities, by their Kullback-Leibler divergence.
 
-The network stays in evaluation mode: what is matched is a function, without dropout. Where it lacks the LayerNorm that the
-trained one has before its attention, layers learn from tokens that they will not meet; only the end repairs that.
+The network stays in evaluation mode, without dropout. If it lacks the LayerNorm that the trained one has before attention,
+layers learn from tokens that they will not meet; only the end repairs that.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from benchmark.training.parameters import Count, Positive
 from benchmark.training.preparation import History, Place, Tensors
 
 OTHER_ARCHITECTURE = True
-# of the mean squared feature, beside the features' Gram matrix: keeps W_O small where features hardly differ
-RIDGE = 1e-3
+RIDGE = 1e-3  # relative to the mean squared feature; keeps W_O small where features hardly differ
 From0 = Annotated[int, Field(ge=0)]
 
 
@@ -55,52 +54,51 @@ def prepare(
     batch_size: Count = 64,
     samples: From0 = 0,
 ) -> dict[str, JsonValue]:
-    """Gives `model` the weights of `start`, and its attention layers what comes nearest to the layers there.
+    """Give `model` the weights of `start`, and fit its attention layers to those of `start`.
 
     Args:
-        layer_epochs: of each attention layer alone; 0 leaves it at its start.
-        epochs: of the whole network at the end; with 0 all weights outside attention are those of `start` to the byte.
+        layer_epochs: for each attention layer alone; 0 leaves it at its start.
+        epochs: for the whole network at the end; with 0 all weights outside attention are byte-identical to `start`.
         learning_rate: Adam's largest, in both.
         samples: training images, drawn by the place's seed; 0 for all.
 
     Returns:
-        For each attention layer the relative error (norm of the difference over norm of the outputs there, all images) at its
-        start and after its fit; parameters of `start` without a counterpart; and the share of training images on which both
-        networks agree, and the mean divergence, before and after the end.
+        Each attention layer's relative error (norm of the difference over norm of the trained outputs, all images) at its
+        start and after its fit; parameters of `start` without a counterpart; and, before and after the end, the share of
+        training images on which both networks agree and their mean divergence.
 
     Raises:
         BenchmarkError: networks that do not match, by name, or a fit that is not finite.
     """
-    found = counterparts(start, model)
+    parts = counterparts(start, model)
     model.eval()
     state = model.state_dict()
     with torch.no_grad():
-        for there, here in found.others:
-            state[here].copy_(start.state_dict()[there].reshape(state[here].shape))
+        for old, new in parts.others:
+            state[new].copy_(start.state_dict()[old].reshape(state[new].shape))
     images = place.drawn(train_split[0], samples) if samples else train_split[0]
     layers: list[JsonValue] = []
-    for number, (there, here) in enumerate(found.attention, start=1):
-        student = model.get_submodule(here)
+    for number, (old, new) in enumerate(parts.attention, start=1):
+        student = model.get_submodule(new)
 
-        def make(there: str = there, student: nn.Module = student) -> tuple[Tensors, History]:
-            teacher, x = layer_and_inputs(start, there, images, batch_size)
-            fit = LayerFit(teacher, student, x, batch_size)
-            history = fit.run(layer_epochs, learning_rate, place.seed)
+        def make(old: str = old, student: nn.Module = student) -> tuple[Tensors, History]:
+            teacher, x = layer_and_inputs(start, old, images, batch_size)
+            history = LayerFit(teacher, student, x, batch_size).run(layer_epochs, learning_rate, place.seed)
             return dict(student.state_dict()), history
 
         try:
             tensors, history = place.kept(f"attention-{number}", make)
         except BenchmarkError as error:
-            raise BenchmarkError(f"{here}, for the trained network's {there}: {error}") from None
+            raise BenchmarkError(f"{new}, for the trained network's {old}: {error}") from None
         student.load_state_dict(tensors)
-        place.say(f"{here}: relative error {history['before']:.3g} to {history['after']:.3g}")
-        layers.append({"layer": here, "of": there, **history})
+        place.say(f"{new}: relative error {history['before']:.3g} to {history['after']:.3g}")
+        layers.append({"layer": new, "of": old, **history})
     tensors, history = place.kept(
         "all-layers", lambda: _match_network(model, start, images, epochs, learning_rate, batch_size, place.seed)
     )
     model.load_state_dict(tensors)
     place.say(f"the networks agree on {history['agreement_after']:.1%} of the training images")
-    return {"layers": layers, "left_out": list(found.left_out), "network": history}
+    return {"layers": layers, "left_out": list(parts.left_out), "network": history}
 
 
 def _learn(
@@ -112,8 +110,9 @@ def _learn(
     rate: float,
     seed: int,
 ) -> None:
-    """Adam on all parameters that learn, by `loss` of a batch's indices. The rate rises over the first fifth and falls along
-    a cosine to 0: at the full rate, the first steps undo what least squares has found.
+    """Run Adam on all parameters that learn, by the `loss` of a batch's indices.
+
+    The rate rises over the first fifth and falls along a cosine to 0: full first steps would undo the least squares.
     """
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
@@ -129,8 +128,10 @@ def _learn(
 
 
 class LayerFit:
-    """A layer that learns what another returns for the tokens x (n, tokens, width); steps 1 to 3 of the file's docstring for
-    L2 attention, with or without windows, and 3 without least squares for any other.
+    """The fit of a student layer to a teacher's outputs for tokens x (n, tokens, width).
+
+    L2 attention, with or without windows, takes steps 1 to 3 of the file's docstring; any other layer step 3 without least
+    squares.
     """
 
     def __init__(self, teacher: nn.Module, student: nn.Module, x: Tensor, batch_size: int) -> None:
@@ -139,16 +140,16 @@ class LayerFit:
         self.teacher, self.student, self.x, self.batch_size = teacher, student, x, batch_size
         with torch.no_grad():
             try:
-                there, here = teacher(x[:1]).shape, student(x[:1]).shape
-            except (RuntimeError, ValueError) as error:  # torch's own of widths, a layer's of tokens
+                expected, given = teacher(x[:1]).shape, student(x[:1]).shape
+            except (RuntimeError, ValueError) as error:  # torch's for widths, a layer's for tokens
                 raise BenchmarkError(f"tokens {tuple(x.shape[1:])} do not fit it ({said(error)})") from None
-        if here != there:
-            raise BenchmarkError(f"outputs are {tuple(there[1:])} there and {tuple(here[1:])} here")
+        if given != expected:
+            raise BenchmarkError(f"outputs are {tuple(expected[1:])} there and {tuple(given[1:])} here")
         content = student.content if isinstance(student, L2WindowAttention) else student
         self.content = content if type(content) is L2Attention else None
 
     def run(self, epochs: int, rate: float, seed: int) -> History:
-        """Changes the layer; its relative error at the start and at the end."""
+        """Fit the layer; return its relative errors at the start and at the end."""
         if self.content is not None:
             self._start(self.content)
             self._solve_output(self.content)
@@ -165,34 +166,34 @@ class LayerFit:
     def _loss(self, batch: Tensor) -> Tensor:
         x = self.x[batch.to(self.x.device)]
         with torch.no_grad():
-            wanted = self.teacher(x)
-        return (self.student(x) - wanted).square().mean() / wanted.square().mean().clamp(min=1e-30)
+            target = self.teacher(x)
+        return (self.student(x) - target).square().mean() / target.square().mean().clamp(min=1e-30)
 
     @torch.no_grad()
     def _error(self) -> float:
         parts = torch.zeros(2, dtype=torch.float64)
         for x in self.x.split(self.batch_size):
-            wanted = self.teacher(x).double()
-            parts += torch.stack([(self.student(x) - wanted).square().sum(), wanted.square().sum()]).cpu()
-        found = float((parts[0] / parts[1].clamp(min=1e-300)).sqrt())
-        if not math.isfinite(found):
+            target = self.teacher(x).double()
+            parts += torch.stack([(self.student(x) - target).square().sum(), target.square().sum()]).cpu()
+        error = float((parts[0] / parts[1].clamp(min=1e-300)).sqrt())
+        if not math.isfinite(error):
             raise BenchmarkError("the fit is not finite; lower the learning rate")
-        return found
+        return error
 
     @torch.no_grad()
     def _start(self, content: L2Attention) -> None:
         tables = [part.bias_table for part in (self.teacher, self.student) if isinstance(part, WindowAttention)]
         if len(tables) == 2 and tables[0].shape == tables[1].shape:
             tables[1].copy_(tables[0])
-        (there,) = attention_weights(self.teacher)
-        if there.query.shape != content.head_weights()[0].shape:
-            both = (there.query.shape, content.head_weights()[0].shape)
-            sizes = [f"{heads} heads of {inner} by {width}" for heads, width, inner in both]
+        (trained,) = attention_weights(self.teacher)
+        shapes = trained.query.shape, content.head_weights()[0].shape
+        if shapes[0] != shapes[1]:
+            sizes = [f"{heads} heads of {inner} by {width}" for heads, width, inner in shapes]
             raise BenchmarkError(f"queries are {sizes[0]} there and {sizes[1]} here")
-        query = there.query.double()
-        if there.key is not None:
+        query = trained.query.double()
+        if trained.key is not None:
             factor = float(getattr(getattr(self.teacher, "content", self.teacher), "factor", 1.0))
-            products = factor * query @ there.key.double().mT / 4
+            products = factor * query @ trained.key.double().mT / 4
             values, vectors = torch.linalg.eigh(products + products.mT)  # ascending
             inner = query.shape[2]
             query = vectors[..., -inner:] * values[..., None, -inner:].clamp(min=0).sqrt()
@@ -202,21 +203,18 @@ class LayerFit:
 
     @torch.no_grad()
     def _solve_output(self, content: L2Attention) -> None:
-        """W_O by least squares; then W_V and W_O scaled to equal norms, which changes nothing else."""
+        """Set W_O by least squares, then scale W_V and W_O to equal norms, which keeps the function."""
         width = content.output.in_features
         gram, cross = (self.x.new_zeros(width, width, dtype=torch.float64) for _ in range(2))
         mixed: list[Tensor] = []
-        hook = content.output.register_forward_pre_hook(lambda _module, inputs: mixed.append(inputs[0]))
-        try:
+        with content.output.register_forward_pre_hook(lambda _module, inputs: mixed.append(inputs[0])):
             for x in self.x.split(self.batch_size):
                 self.student(x)
-                wanted, features = self.teacher(x), mixed.pop().flatten(0, 1).double()
+                target, features = self.teacher(x), mixed.pop().flatten(0, 1).double()
                 if isinstance(self.student, L2WindowAttention):
-                    wanted = self.student.windows(wanted)
+                    target = self.student.windows(target)
                 gram += features.mT @ features
-                cross += features.mT @ wanted.flatten(0, 1).double()
-        finally:
-            hook.remove()
+                cross += features.mT @ target.flatten(0, 1).double()
         ridge = RIDGE * gram.diagonal().mean().clamp(min=1e-30)
         solved = torch.linalg.solve(gram + ridge * torch.eye(width, dtype=gram.dtype, device=gram.device), cross)
         share = (solved.norm() / content.value.weight.norm()).clamp(min=1e-6).sqrt()
@@ -227,18 +225,18 @@ class LayerFit:
 def _match_network(
     model: nn.Module, start: nn.Module, images: Tensor, epochs: int, rate: float, batch_size: int, seed: int
 ) -> tuple[Tensors, History]:
-    wanted = in_batches(start, images, batch_size).log_softmax(1)
+    target = in_batches(start, images, batch_size).log_softmax(1)
 
     def divergence(logits: Tensor, target: Tensor) -> Tensor:
         return nn.functional.kl_div(logits.log_softmax(1), target, log_target=True, reduction="batchmean")
 
     def loss(batch: Tensor) -> Tensor:
         batch = batch.to(images.device)
-        return divergence(model(images[batch]), wanted[batch])
+        return divergence(model(images[batch]), target[batch])
 
     def measured() -> tuple[float, float]:
         logits = in_batches(model, images, batch_size)
-        return float((logits.argmax(1) == wanted.argmax(1)).double().mean()), float(divergence(logits, wanted))
+        return float((logits.argmax(1) == target.argmax(1)).double().mean()), float(divergence(logits, target))
 
     before = measured()
     _learn(model, loss, len(images), epochs, batch_size, rate, seed)

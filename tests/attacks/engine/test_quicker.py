@@ -1,14 +1,15 @@
-"""Attention and patch embedding by plain products during a search: the same function, this thread's alone, and no verdict by rounding."""
+"""Attention and patch embedding by plain products during a search: the same function, in this thread alone, no verdict by rounding."""
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 import torch
 from place_in_batch import assert_same_rows
 from tiny_attacked import assert_slots_and_company_change_no_bit
-from tiny_models import grey_images
+from tiny_models import Through, grey_images
 from torch import nn
 from torch.nn import functional
 
@@ -21,6 +22,10 @@ from benchmark.specs.threat import ThreatModel
 FUSED, CONVOLUTION = functional.scaled_dot_product_attention, functional.conv2d
 
 
+def attend(*parts: torch.Tensor, **options) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(*parts, **options)  # looked up at each call
+
+
 def heads(tokens: int = 6, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     stream = torch.Generator().manual_seed(3)
     return [torch.randn(2, 3, tokens, 4, generator=stream).to(dtype).requires_grad_() for _ in range(3)]
@@ -30,17 +35,16 @@ def heads(tokens: int = 6, dtype: torch.dtype = torch.float32) -> list[torch.Ten
 ROUNDING = {"rtol": 1e-5, "atol": 1e-5}
 
 
-class OneBlock(nn.Module):
+def one_block() -> nn.Module:
     """Attention between the rows of 6x6 images, then a linear layer."""
+    torch.manual_seed(0)
+    parts, head = nn.Linear(6, 18), nn.Linear(36, 5)
 
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.parts, self.head = nn.Linear(6, 18), nn.Linear(36, 5)
+    def attend(z: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        query, key, value = z.split(6, dim=-1)
+        return head(functional.scaled_dot_product_attention(query, key, value).flatten(1))
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.parts(4 * images).split(6, dim=-1)
-        return self.head(functional.scaled_dot_product_attention(query, key, value).flatten(1))
+    return Through(parts, lambda x: 4 * x, attend).eval()
 
 
 def assert_same_function(call, given: list[torch.Tensor], **gradients: float) -> None:
@@ -57,7 +61,7 @@ def assert_same_function(call, given: list[torch.Tensor], **gradients: float) ->
 
 
 def test_values_and_gradients_are_those_of_the_fused_kernel() -> None:
-    assert_same_function(lambda *parts: functional.scaled_dot_product_attention(*parts), heads(), rtol=1e-4, atol=1e-5)
+    assert_same_function(attend, heads(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("patch", [(2, 2), (4, 2)])
@@ -68,48 +72,39 @@ def test_a_patch_embedding_is_the_convolution(patch, bias) -> None:
     assert_same_function(layer, [torch.rand(2, 3, 8, 8, requires_grad=True)], **ROUNDING)
 
 
-OTHERS = [{"stride": 1}, {"padding": 2}, {"dilation": 2}, {"groups": 3}, {"stride": 3}]
+OTHER_CONVOLUTIONS = [{"stride": 1}, {"padding": 2}, {"dilation": 2}, {"groups": 3}, {"stride": 3}]  # 3 does not tile 8
+OTHER_ATTENTION = [
+    (FEW + 1, torch.float32, {}),
+    (5, torch.float32, {}),  # 75 weights an image
+    (6, torch.float64, {}),
+    (6, torch.float32, {"is_causal": True}),
+    (6, torch.float32, {"scale": 1.0}),
+    (6, torch.float32, {"attn_mask": torch.eye(6)}),
+]
 
 
-@pytest.mark.parametrize("options", [{"stride": 2} | other for other in OTHERS])
-def test_another_convolution_stays_as_it_is(options) -> None:
+def test_other_calls_go_to_torchs_own_kernels() -> None:
     torch.manual_seed(0)
-    size = 3 if options["stride"] == 3 else 2  # 3 does not tile 8
-    layer, fused, images = nn.Conv2d(3, 6, size, **options), FusedOps(), torch.rand(2, 3, 8, 8)
-    with fused:
-        found = layer(images)
-    assert not fused.used
-    assert torch.equal(found, layer(images))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "dtype", "options"),
-    [
-        (FEW + 1, torch.float32, {}),
-        (5, torch.float32, {}),  # 75 weights an image
-        (6, torch.float64, {}),
-        (6, torch.float32, {"is_causal": True}),
-        (6, torch.float32, {"scale": 1.0}),
-        (6, torch.float32, {"attn_mask": torch.eye(6)}),
-    ],
-)
-def test_another_call_goes_to_the_fused_kernel(tokens, dtype, options) -> None:
-    fused = FusedOps()
-    with fused, torch.no_grad():
-        found = functional.scaled_dot_product_attention(*heads(tokens, dtype), **options)
-    assert not fused.used
-    assert torch.equal(found, functional.scaled_dot_product_attention(*heads(tokens, dtype), **options))
+    layers = [nn.Conv2d(3, 6, o.get("stride", 2) // 3 + 2, **{"stride": 2} | o) for o in OTHER_CONVOLUTIONS]
+    calls = [partial(layer, torch.rand(2, 3, 8, 8)) for layer in layers]
+    for tokens, dtype, options in OTHER_ATTENTION:
+        calls.append(partial(attend, *heads(tokens, dtype), **options))
+    for call in calls:
+        fused = FusedOps()
+        with fused, torch.no_grad():
+            result = call()
+        assert not fused.used, call
+        assert torch.equal(result, call())
 
 
 @pytest.mark.parametrize(("tokens", "count", "width"), [(17, 2, 8), (13, 3, 4)])
 def test_the_place_in_the_batch_changes_no_bit_of_attention(tokens, count, width) -> None:
     """The libraries' rounding goes by a matrix's address modulo 16 bytes: 17 tokens in 2 heads showed it in half the places."""
-    stream = torch.Generator().manual_seed(5)
-    parts = torch.randn(24, tokens, 3 * count * width, generator=stream)
+    parts = torch.randn(24, tokens, 3 * count * width, generator=torch.Generator().manual_seed(5))
 
     def call(x: torch.Tensor) -> torch.Tensor:
         query, key, value = x.unflatten(2, (3, count, width)).permute(2, 0, 3, 1, 4)
-        return functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        return attend(query, key, value).transpose(1, 2).flatten(2)
 
     assert_no_bit_by_place(call, parts)
 
@@ -127,9 +122,9 @@ def assert_no_bit_by_place(call, points: torch.Tensor) -> None:
     def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         leaf = x.clone().requires_grad_()
         with FusedOps():
-            found = call(leaf)
-        weights = torch.linspace(-1, 1, found[0].numel()).view_as(found[0])
-        return found.detach(), torch.autograd.grad((found * weights).sum(), leaf)[0]
+            output = call(leaf)
+        weights = torch.linspace(-1, 1, output[0].numel()).view_as(output[0])
+        return output.detach(), torch.autograd.grad((output * weights).sum(), leaf)[0]
 
     values, slopes = both(points)
     for n in (24, 17, 9):
@@ -140,13 +135,9 @@ def assert_no_bit_by_place(call, points: torch.Tensor) -> None:
 
 
 def test_another_thread_keeps_the_fused_kernel_and_torch_is_left_as_it_was() -> None:
-    found = {}
-
-    def elsewhere() -> None:
-        found["there"] = functional.scaled_dot_product_attention(*heads())
-
+    results = []
     with FusedOps():
-        thread = threading.Thread(target=elsewhere)
+        thread = threading.Thread(target=lambda: results.append(attend(*heads())))
         thread.start()
         thread.join()
         with FusedOps():
@@ -154,25 +145,25 @@ def test_another_thread_keeps_the_fused_kernel_and_torch_is_left_as_it_was() -> 
         assert functional.scaled_dot_product_attention is not FUSED
     assert functional.scaled_dot_product_attention is FUSED
     assert functional.conv2d is CONVOLUTION
-    assert torch.equal(found["there"], functional.scaled_dot_product_attention(*heads()))
+    assert torch.equal(results[0], attend(*heads()))
 
 
 def test_what_only_rounding_breaks_is_not_recorded(monkeypatch) -> None:
     """A replacement that is far off: the points that it alone calls wrong do not count, and the search goes on."""
     monkeypatch.setattr(square, "QUERIES", 300)
-    model, images = OneBlock().eval(), grey_images(8)
+    model, images = one_block(), grey_images(8)
     labels = model(images).argmax(1)
     monkeypatch.setattr(
         "benchmark.attacks.engine.fused_ops.attention", lambda q, k, v: 100 * torch.sin(50 * (q + k + v))
     )
     threat = ThreatModel(norm="Linf", eps=1e-4)  # too small for any image
     for component in ("apgd-ce", "square"):
-        found = autoattack.attack(model, images, labels, threat, seed=0, component=component)
-        assert torch.equal(found, images), component
+        result = autoattack.attack(model, images, labels, threat, seed=0, component=component)
+        assert torch.equal(result, images), component
 
 
 def test_a_search_asks_the_model_itself_about_what_it_finds() -> None:
-    model, images = OneBlock().eval(), grey_images(8)
+    model, images = one_block(), grey_images(8)
     labels = model(images).argmax(1)
     search = Search(model, images, labels, list(range(8)), "Linf", 0.3, 0, 8)
     assert not torch.equal(search.logits(images), search.own_logits(images))
@@ -185,4 +176,4 @@ def test_a_search_asks_the_model_itself_about_what_it_finds() -> None:
 
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.1), ("L2", 0.5)])
 def test_slots_and_company_change_no_bit_for_a_model_with_attention(norm, eps) -> None:
-    assert_slots_and_company_change_no_bit(OneBlock().eval(), grey_images(8), ThreatModel(norm=norm, eps=eps))
+    assert_slots_and_company_change_no_bit(one_block(), grey_images(8), ThreatModel(norm=norm, eps=eps))

@@ -1,12 +1,14 @@
-"""The fast engine against the authors' files: FAB's points, and one image's way whatever its company."""
+"""The fast engine compared with the authors' files: FAB's points, and one image's way whatever its company."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 import torch
 from place_in_batch import assert_same_rows
 from tiny_attacked import Watched, authors, labelled, search_of
-from tiny_models import Linear, grey_images
+from tiny_models import Linear, Through, grey_images
 from torch import nn
 
 from benchmark.attacks import autoattack
@@ -17,10 +19,8 @@ from benchmark.attacks.prediction import MIN_ROWS
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 
-NORMS = pytest.mark.parametrize("norm", ["Linf", "L2"])
 
-
-@NORMS
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
 def test_fab_visits_the_points_that_the_authors_file_visits(norm) -> None:
     """Where the ball is too small for it to end early: both its steps and the points it asks for labels at."""
     model, eps = Watched(), 1e-6
@@ -49,18 +49,16 @@ def test_streams_differ_by_seed_image_and_purpose_and_repeat() -> None:
     assert len(drawn) == len(keys)
 
 
-@pytest.mark.parametrize(("flops", "pixels", "found"), [
+@pytest.mark.parametrize(("flops", "pixels", "images_in_a_call"), [
     (0, 1, 20), (1_000, 1, 80), (4_000_000, 1, 50), (10_000_000, 1, 20), (1_000, 300, 54)
 ])  # fmt: skip
-def test_only_small_models_on_small_images_get_fuller_calls(flops, pixels, found) -> None:
-    images = torch.zeros(3, 1, 8 * pixels, 8)
-    assert slots.fuller(20, images, flops) == found
+def test_only_small_models_on_small_images_get_fuller_calls(flops, pixels, images_in_a_call) -> None:
+    assert slots.fuller(20, torch.zeros(3, 1, 8 * pixels, 8), flops) == images_in_a_call
 
 
 def test_slots_are_refilled_and_broken_images_leave_the_queue() -> None:
     """Seven runs of three images in two slots: never more than two at once, in order, none of an image already broken."""
-    model = Linear(classes=6).eval().requires_grad_(False)
-    images = grey_images(3)
+    model, images = Linear(classes=6).eval().requires_grad_(False), grey_images(3)
     search = search_of(model, images, model(images).argmax(1), "Linf", 0.1, slots=2)
     begun, most = [], 0
 
@@ -85,8 +83,7 @@ def test_slots_are_refilled_and_broken_images_leave_the_queue() -> None:
 
 def test_of_several_runs_that_break_an_image_the_first_in_order_counts() -> None:
     """Whichever is there first: the second and the third break the image at once, the first after three steps."""
-    model = Linear(classes=6).eval().requires_grad_(False)
-    images = grey_images(1)
+    model, images = Linear(classes=6).eval().requires_grad_(False), grey_images(1)
     search, steps, by = search_of(model, images, model(images).argmax(1), "Linf", 0.1, slots=3), [], []
 
     def start(image: torch.Tensor, target: torch.Tensor):
@@ -127,30 +124,23 @@ def test_budgets_are_the_authors() -> None:
     assert tuple(package.attacks_to_run) == autoattack.components
 
 
-class Odd(nn.Module):
-    """Logits with a gradient that is NaN, or zero, everywhere."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind, self.linear = kind, Linear(classes=6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.kind == "nan":
-            return self.linear(x) + (x - x).abs().sqrt().sum()  # 0, with a slope of 0 times infinity
-        return self.linear((x * 255).round() / 255 + 0 * x)
+ODD = {  # models with a gradient that is NaN (0, with a slope of 0 times infinity), or zero, everywhere
+    "nan": Through(Linear(classes=6), after=lambda z, x: z + (x - x).abs().sqrt().sum()),
+    "flat": Through(Linear(classes=6), lambda x: (x * 255).round() / 255 + 0 * x),
+}
 
 
-def attacked(kind: str, component: str) -> Notes:
-    model, images, notes = Odd(kind).eval().requires_grad_(False), grey_images(4), Notes()
+@pytest.mark.parametrize(("kind", "component"), [("nan", "apgd-ce"), ("flat", "apgd-t")])
+def test_a_gradient_that_is_not_finite_stops_the_attack_and_one_that_is_zero_is_warned_of(kind, component) -> None:
+    model, images, notes = ODD[kind].eval().requires_grad_(False), grey_images(4), Notes()
     threat, labels = ThreatModel(norm="Linf", eps=1e-4), model(images).argmax(1)
-    autoattack.attack(model, images, labels, threat, seed=0, component=component, notes=notes)
-    return notes
-
-
-def test_a_gradient_that_is_not_finite_stops_the_attack_and_one_that_is_zero_is_warned_of() -> None:
-    with pytest.raises(BenchmarkError, match="input gradient is not finite"):
-        attacked("nan", "apgd-ce")
-    assert "20 runs that begin with zero gradient" in attacked("flat", "apgd-t").warnings[0]
+    attack = partial(autoattack.attack, model, images, labels, threat, seed=0, component=component, notes=notes)
+    if kind == "nan":
+        with pytest.raises(BenchmarkError, match="input gradient is not finite"):
+            attack()
+    else:
+        attack()
+        assert "20 runs that begin with zero gradient" in notes.warnings[0]
 
 
 def test_few_rows_are_padded_so_that_rounding_does_not_change() -> None:

@@ -1,4 +1,4 @@
-"""The fast engine's Square against the authors' file: the same chain, with fewer questions."""
+"""The fast engine's Square compared with the authors' file: the same chain, with fewer queries."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import torch
 from tiny_attacked import RADII, Watched, authors, labelled, search_of
 from tiny_models import Linear, grey_images
 from torch import nn
-from torch.nn.functional import one_hot
 
 from benchmark.attacks import autoattack
 from benchmark.attacks.engine import square
 from benchmark.attacks.engine.slots import Search, generator
+from benchmark.attacks.prediction import margins
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 
@@ -73,7 +73,7 @@ def test_square_walks_the_chain_that_the_authors_file_walks(norm, channels, monk
     Dealt(attacker, chains.rule, *chains.rule.draw(generator(0, 0, square.PURPOSE, 0, 0)))
     _, theirs = attacker.attack_single_run(images, labels)
     with torch.no_grad():
-        before, after, end = (margin_of(model, points, labels) for points in (images, ours, theirs))
+        before, after, end = (float(margins(model(points), labels)) for points in (images, ours, theirs))
     assert abs(after - end) < 1e-4 * (before - after)
     assert torch.allclose(ours, theirs, atol=1e-6)
 
@@ -92,12 +92,6 @@ def end_of_chain(search: Search, monkeypatch) -> tuple[torch.Tensor, square.Chai
     monkeypatch.setattr(square.Chains, "_leave", leave)
     assert not search.broken.any()
     return ends[0], chains
-
-
-def margin_of(model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> float:
-    logits = model(x)
-    rivals = logits.masked_fill(one_hot(labels, logits.shape[1]).bool(), -torch.inf).amax(1)
-    return float((logits.gather(1, labels[:, None])[:, 0] - rivals).sum())
 
 
 @NORMS
@@ -123,10 +117,9 @@ def test_square_refuses_more_channels_than_it_can_number() -> None:
     images = torch.full((2, 60, 8, 8), 0.5)
     model = nn.Sequential(nn.Flatten(), nn.Linear(60 * 64, 5)).requires_grad_(False)
     for norm in RADII:
+        threat = ThreatModel(norm=norm, eps=1e-9)
         with pytest.raises(BenchmarkError, match="does not take images of 60 channels"):
-            autoattack.attack(
-                model, images, model(images).argmax(1), ThreatModel(norm=norm, eps=1e-9), seed=0, component="square"
-            )
+            autoattack.attack(model, images, model(images).argmax(1), threat, seed=0, component="square")
 
 
 @NORMS
@@ -135,6 +128,6 @@ def test_images_smaller_than_a_tile_of_square_are_attacked_too(norm) -> None:
     model = Linear((1, 3, 3), classes=5).eval().requires_grad_(False)
     images = grey_images(6, (1, 3, 3))
     labels = model(images).argmax(1)
-    eps = float(model.radius(images, labels, norm).max()) * 1.5
-    found = autoattack.attack(model, images, labels, ThreatModel(norm=norm, eps=eps), seed=0, component="square")
-    assert (model(found).argmax(1) != labels).any()
+    threat = ThreatModel(norm=norm, eps=float(model.radius(images, labels, norm).max()) * 1.5)
+    adversarial = autoattack.attack(model, images, labels, threat, seed=0, component="square")
+    assert (model(adversarial).argmax(1) != labels).any()

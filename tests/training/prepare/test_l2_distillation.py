@@ -1,7 +1,8 @@
-"""L2 attention that learns from dot products: what is fitted, what is copied, what is kept and what is refused."""
+"""L2 attention that learns from dot products: which parts are fitted, copied, kept and refused."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,12 +40,7 @@ def network(attention, *, norm: bool = True, width: int = WIDTH, blocks: int = 2
     return nn.Sequential(*layers, TakeToken() if token else MeanPool(), nn.Linear(width, 3))
 
 
-def dot_product(width: int = WIDTH) -> SelfAttention:
-    return SelfAttention(width, 2)
-
-
-def l2(width: int = WIDTH) -> L2Attention:
-    return L2Attention(width, 2)
+dot_product, l2 = partial(SelfAttention, heads=2), partial(L2Attention, heads=2)
 
 
 def trained(model: nn.Module) -> nn.Module:
@@ -77,11 +73,11 @@ def test_errors_fall_and_the_networks_come_to_agree(teacher, tmp_path) -> None:
     history = distilled(tmp_path, model, start, layer_epochs=5, epochs=10, learning_rate=6e-3)
     for layer in history["layers"]:
         assert layer["after"] < layer["before"] < 1
-    found = history["network"]
-    assert found["divergence_after"] < 0.5 * found["divergence_before"]
-    assert found["agreement_after"] > max(found["agreement_before"], 0.8)
+    agreed = history["network"]
+    assert agreed["divergence_after"] < 0.5 * agreed["divergence_before"]
+    assert agreed["agreement_after"] > max(agreed["agreement_before"], 0.8)
     agreement = (model(SPLIT[0]).argmax(1) == start(SPLIT[0]).argmax(1)).double().mean()
-    assert found["agreement_after"] == agreement
+    assert agreed["agreement_after"] == agreement
     assert history["left_out"] == []
 
 
@@ -90,28 +86,32 @@ def test_errors_are_what_they_say(tmp_path) -> None:
     history = distilled(tmp_path, model, start, epochs=0)
     x = start[:5](SPLIT[0])
     x = start[5].body[0](x)
-    wanted, found = start[5].body[1](x), model[5].body[1](x)
+    expected, fitted = start[5].body[1](x), model[5].body[1](x)
     assert history["layers"][0]["layer"] == history["layers"][0]["of"] == "5.body.1"
-    assert history["layers"][0]["after"] == pytest.approx(((found - wanted).norm() / wanted.norm()).item(), rel=1e-4)
+    assert history["layers"][0]["after"] == pytest.approx(
+        ((fitted - expected).norm() / expected.norm()).item(), rel=1e-4
+    )
 
 
 def test_the_start_is_the_least_squares_solution_and_better_than_a_fresh_layer(tmp_path) -> None:
     """No small change of W_O lowers the error, but for the ridge; and scores are the symmetric part of the trained ones."""
-    start, x = trained(dot_product()), torch.randn(40, 5, WIDTH, generator=torch.Generator().manual_seed(1))
+    start, x = trained(dot_product(WIDTH)), torch.randn(40, 5, WIDTH, generator=torch.Generator().manual_seed(1))
     torch.manual_seed(2)
-    layer, fresh = l2(), l2()
+    layer, fresh = l2(WIDTH), l2(WIDTH)
     error = LayerFit(start, fresh, x, 16)._error()
     fit = LayerFit(start, layer, x, 16)
-    found = fit.run(0, 1e-3, 0)
-    assert 0.9 * error > found["before"] >= found["after"] == pytest.approx(found["before"], rel=1e-6)  # solved twice
+    errors = fit.run(0, 1e-3, 0)
+    assert (
+        0.9 * error > errors["before"] >= errors["after"] == pytest.approx(errors["before"], rel=1e-6)
+    )  # solved twice
     output = layer.output.weight.detach().clone()
     for seed in range(5):
         torch.manual_seed(seed)
         layer.output.weight.data = output + 0.01 * torch.randn(output.shape)
-        assert fit._error() > found["after"]
+        assert fit._error() > errors["after"]
     query, key, _, _ = start.head_weights()
-    wanted = (query @ key.mT + key @ query.mT) / 4
-    values, vectors = torch.linalg.eigh(wanted)
+    expected = (query @ key.mT + key @ query.mT) / 4
+    values, vectors = torch.linalg.eigh(expected)
     best = (vectors * values.clamp(min=0)[:, None]) @ vectors.mT  # at most 4 of 8 are positive, as there are 4 columns
     assert torch.allclose(layer.head_weights()[0] @ layer.head_weights()[0].mT, best, atol=1e-5)
 
@@ -148,10 +148,9 @@ def test_layers_of_the_trained_kind_are_copied_and_others_than_l2_start_afresh(t
     assert all(torch.equal(a, b) for a, b in zip(start[5].parameters(), model[5].parameters(), strict=True))
 
 
-@pytest.mark.parametrize("shift", [1])
-def test_windows_learn_from_windows_and_start_with_their_position_biases(shift, tmp_path) -> None:
+def test_windows_learn_from_windows_and_start_with_their_position_biases(tmp_path) -> None:
     def windows(kind):
-        return lambda width: kind(width, 2, side=4, window=2, shift=shift)
+        return lambda width: kind(width, 2, side=4, window=2, shift=1)
 
     start = trained(network(windows(DotProductWindowAttention), token=False))
     model = network(windows(L2WindowAttention), token=False, seed=1)
@@ -177,20 +176,16 @@ def test_what_is_frozen_does_not_learn(tmp_path) -> None:
     distilled(tmp_path / "all", network(l2).requires_grad_(False), start)
 
 
-class Killed(Exception):
-    pass
-
-
-def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch) -> None:
+def test_a_killed_run_resumes_to_the_same_bytes(tmp_path, monkeypatch) -> None:
     start = trained(network(dot_product))
     whole, resumed = network(l2, seed=1), network(l2, seed=2)  # what it comes with does not matter
     history = distilled(tmp_path / "whole", whole, start)
 
     def say(text: str) -> None:
         if text.startswith("5."):
-            raise Killed
+            raise KeyboardInterrupt
 
-    with pytest.raises(Killed):
+    with pytest.raises(KeyboardInterrupt):
         prepare(network(l2, seed=3), start, SPLIT, place(tmp_path / "killed", say), **SHORT)
     fitted: list[str] = []
     run = LayerFit.run
@@ -209,11 +204,11 @@ def test_the_seed_decides_and_no_random_numbers_are_drawn(tmp_path) -> None:
     start = trained(network(dot_product))
     models = [network(l2, seed=seed) for seed in range(3)]
     torch.manual_seed(5)
-    wanted = torch.rand(3)
+    expected = torch.rand(3)
     torch.manual_seed(5)
     for number, model in enumerate(models[:2]):
         distilled(tmp_path / str(number), model, start, samples=30)
-    assert torch.equal(torch.rand(3), wanted)
+    assert torch.equal(torch.rand(3), expected)
     prepare(models[2], start, SPLIT, Place(tmp_path / "2", 4, torch.device("cpu"), lambda _: None), samples=30, **SHORT)
     same, other = (
         [torch.equal(a, b) for a, b in zip(models[0].parameters(), model.parameters(), strict=True)]
@@ -221,10 +216,6 @@ def test_the_seed_decides_and_no_random_numbers_are_drawn(tmp_path) -> None:
     )
     assert all(same)
     assert not any(other)
-
-
-def with_batch_norm() -> nn.Module:
-    return network(l2).append(nn.BatchNorm1d(3))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +227,7 @@ def with_batch_norm() -> nn.Module:
         (lambda: network(lambda width: L2Attention(width, 4)), r"5\.body\.1, .*queries are 2 heads of 4 by 8 there and 4 heads of 2 by 8 here"),
         (lambda: network(lambda width: L2WindowAttention(width, 2, side=4, window=2)), r"5\.body\.1, .*tokens \(5, 8\) do not fit it \(ValueError"),
         (lambda: network(lambda width: nn.Sequential(L2Attention(width, 2), nn.Linear(width, width))), "has 6 of the kind layer, this one 8"),
-        (with_batch_norm, r"5 of the kind norm, this one 6: one has no counterpart of the other's 12\.weight"),
+        (lambda: network(l2).append(nn.BatchNorm1d(3)), r"5 of the kind norm, this one 6: one has no counterpart of the other's 12\.weight"),
     ],
 )  # fmt: skip
 def test_what_does_not_match_is_refused_by_name_in_one_line(make, reason, tmp_path) -> None:
@@ -255,12 +246,9 @@ def test_biases_that_are_new_are_refused_and_those_that_go_are_named(tmp_path) -
         distilled(tmp_path / "b", network(l2), trained(start))
 
 
-def test_attention_with_its_residual_inside_is_refused(tmp_path) -> None:
+def test_attention_with_its_residual_and_fits_that_are_not_finite_are_refused(tmp_path) -> None:
     start = trained(network(lambda width: ResidualAttention(width, 2, qk_norm=1.0, vo_norm=0.5)))
     with pytest.raises(BenchmarkError, match="ResidualAttention adds its input"):
-        distilled(tmp_path, network(l2), start)
-
-
-def test_a_fit_that_is_not_finite_is_refused(tmp_path) -> None:
+        distilled(tmp_path / "residual", network(l2), start)
     with pytest.raises(BenchmarkError, match="not finite; lower the learning rate"):
-        distilled(tmp_path, network(l2), trained(network(dot_product)), learning_rate=1e30)
+        distilled(tmp_path / "infinite", network(l2), trained(network(dot_product)), learning_rate=1e30)
