@@ -1,4 +1,4 @@
-"""Carlini and Wagner's l2 attack (2017) without a radius: how far it has to go, image by image."""
+"""Measure `cw_distance`: the l2 distance at which Carlini and Wagner's attack (2017) breaks each image."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def measure(
     radii: Sequence[float],
     confidence: float = 0.0,
 ) -> dict[str, object]:
-    """The attack has no radius: it looks for the nearest image that is misclassified. What it returns is asked again.
+    """Search the nearest misclassified image, without a radius. The model's answer on each result is computed again.
 
-    It moves pixels through a tanh, which is flat at 0 and 1: pixels that are exactly black or white hardly move in some
-    hundred steps, so on images with many of them it is a weak attack, and its distances are no bound of anything.
+    The attack moves pixels through a tanh, which is flat at 0 and 1, so black or white pixels hardly move in some hundred
+    steps. On images with many of them it is a weak attack. Its distances bound nothing.
 
     Args:
         images: (n, c, h, w) in [0, 1]; labels: (n,).
@@ -39,9 +39,9 @@ def measure(
         radii: l2, in pixels of [0, 1], increasing.
 
     Returns:
-        `broken`: share of the rightly classified images that it broke at any distance; `mean l2` and `median l2` distance
-        of those; `accuracy within`: over `radii`, share of all images that are right when clean and not broken within the
-        radius, in float64; and each image's `l2`: 0 where it is wrong when clean, NaN where it was not broken.
+        `broken`: the share of the rightly classified images that were broken at any distance. `mean l2`, `median l2`: their
+        distance. `accuracy within`: over `radii`, the share of all images that are right when clean and not broken within the
+        radius, in float64. `l2`: each image's distance, 0 where it is wrong when clean, NaN where it was not broken.
 
     Raises:
         BenchmarkError: nothing was broken, so that no distance is known.
