@@ -92,9 +92,9 @@ def repro(
         words = "; ".join(f"{name}: {why}" for name, why in failed.items())
         board = ", so there is no new board" if boards else ""
         raise BenchmarkError(f"{len(failed)} of {len(rows)} rows failed{board}: {words}")
-    for board in boards:
-        dvc.run(["repro", str(board)], f"{track}-board", report)
-        refresh_times(track, board == generate.board_file(track, True))
+    for file in boards:
+        dvc.run(["repro", str(file)], f"{track}-board", report)
+        refresh_times(track, file == generate.board_file(track, True))
     report(f"done: open {_page(track, boards)}" if boards else "done")
 
 

@@ -215,7 +215,8 @@ def _line(name: str, before: str, after: str, changed: int | None = None) -> Lin
 
 
 def _count(name: str, before: tuple[int, int] | None, after: tuple[int, int] | None) -> Line:
-    return _line(name, *(f"{count[0]} of {count[1]}" if count else "none" for count in (before, after)))
+    old, new = (f"{count[0]} of {count[1]}" if count else "none" for count in (before, after))
+    return _line(name, old, new)
 
 
 def _by_image(name: str, before: Sequence[object], after: Sequence[object]) -> Line:
@@ -223,8 +224,8 @@ def _by_image(name: str, before: Sequence[object], after: Sequence[object]) -> L
     if len(before) != len(after):
         return _line(name, f"{len(before)} images", f"{len(after)} images")
     differing = [image for image, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
-    words = [f"image {differing[0]}: {values[differing[0]]}" if differing else "" for values in (before, after)]
-    return _line(name, *words, changed=len(differing))
+    old, new = (f"image {differing[0]}: {values[differing[0]]}" if differing else "" for values in (before, after))
+    return _line(name, old, new, len(differing))
 
 
 def _digests(published: Record, built: Record, chosen: Callable[[str], bool]) -> list[Line]:

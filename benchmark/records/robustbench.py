@@ -27,7 +27,7 @@ SAME = 1e-5  # relative difference up to which two radii are the same
 
 
 def radius(text: object) -> float:
-    """Return a radius in pixels of [0, 1] from "8/255", "0.5" or a number. Raise a ValueError for anything else, and for 0."""
+    """Return a radius in pixels of [0, 1] from "8/255", "0.5" or a number. Raise a ValueError otherwise, and for 0."""
     if re.fullmatch(r"\s*\d*\.?\d+(e-?\d+)?(\s*/\s*\d*\.?\d+)?\s*", str(text), re.IGNORECASE):
         above, _, below = str(text).partition("/")
         divisor = Fraction(below.strip() or "1")
@@ -122,10 +122,10 @@ class _File(BaseModel):
 
 
 def read_board(folder: Path, track: Track) -> tuple[ClaimedBoard, list[str]]:
-    """Return the rows of `folder` (RobustBench's model_info) of the track's data set and radii, by name, and what is left out.
+    """Return the rows of `folder` (RobustBench's model_info) of the track's data set and radii, by name.
 
-    Each file left out has a line with the reason: broken, or of another radius. Raise a BenchmarkError where there is no
-    file.
+    Also return a line for each file left out, with the reason: broken, or of another radius. Raise a BenchmarkError where
+    there is no file.
     """
     if track.robustbench is None:
         raise BenchmarkError(f"track {track.name} says no `robustbench` data set, so none of its rows are comparable")
@@ -181,7 +181,7 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
     robust = next((robust for robust in record.robust if same_threat(robust.threat, threat)), None)
     if not alone or not robust:
         known = ", ".join(attack.spec.threat.label for attack in attacked) or "nothing"
-        raise BenchmarkError(f"{record.row} was not judged by AutoAttack at {threat.label}, but at {known}")
+        raise BenchmarkError(f"{record.row} was not attacked by AutoAttack at {threat.label}, but at {known}")
     name = f"robust {threat.label}"
     claimed = (claim.value for claim in record.claims if (claim.track, claim.metric) == (record.track, name))
     start = record.settings.training.init_from if record.settings.training else None

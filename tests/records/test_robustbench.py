@@ -185,7 +185,7 @@ def test_what_we_write_we_read_back(tmp_path, cifar, alone, least) -> None:
 
 
 def test_a_row_without_autoattack_there_is_not_written(cifar) -> None:
-    with pytest.raises(BenchmarkError, match=r"not judged by AutoAttack at L2 0\.5, but at Linf 0\.0313725"):
+    with pytest.raises(BenchmarkError, match=r"not attacked by AutoAttack at L2 0\.5, but at Linf 0\.0313725"):
         exported(attacked(53, 53), cifar, ThreatModel(norm="L2", eps=0.5))
 
 
