@@ -29,7 +29,7 @@ from benchmark.runtime.errors import BenchmarkError
 slow, long = pytest.mark.slow, pytest.mark.long
 both = pytest.mark.parametrize("engine", ["ray", "slurm"])
 ROWS = ["small", "given", "tuned"]
-ALL = {("given", "train"), ("given", "evaluate"), ("small", "train"), ("small", "evaluate"), ("tuned", "train"), ("tuned", "evaluate")}  # fmt: skip
+ALL = {(row, stage) for row in ROWS for stage in ("train", "evaluate")}
 
 
 @pytest.fixture(scope="session")
@@ -80,10 +80,11 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 def begun(project: Project) -> list[tuple[str, str]]:
     """Return row and stage of each stage that began."""
-    return [(row, stage) for row, stage, _ in _begun(project)]
+    return [(row, stage) for row, stage, _ in processes(project)]
 
 
-def _begun(project: Project) -> list[list[str]]:
+def processes(project: Project) -> list[list[str]]:
+    """Return row, stage and process of each stage that began."""
     path = project.root.parent / "begun"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -145,8 +146,10 @@ def test_a_killed_worker_is_replaced(project, tuned) -> None:
     hold = project.root.parent / "hold-evaluate"
     hold.touch()
     coordinator = start(project, "ray", "Tiny2026Linear-tuned")
-    stage = wait_for(lambda: next((p for _, stage, p in _begun(project) if stage == "evaluate"), None), "evaluate", 300)
-    worker = next(one for one in psutil.Process(int(stage)).parents() if one.name().startswith("ray::"))
+    stage = wait_for(
+        lambda: next((p for _, stage, p in processes(project) if stage == "evaluate"), None), "evaluate", 300
+    )
+    worker = next(parent for parent in psutil.Process(int(stage)).parents() if parent.name().startswith("ray::"))
     worker.send_signal(signal.SIGKILL)
     wait_for(lambda: begun(project).count(("tuned", "evaluate")) > 1, "another evaluate", 300)
     hold.unlink()
@@ -203,8 +206,7 @@ def test_a_gpu_that_no_machine_has_is_refused_before_any_stage(project) -> None:
 
 
 def test_a_machine_with_other_versions_is_refused_by_name() -> None:
-    wanted = ray.versions() | {"torch": "0.1"}
-    answer = ray.run_stage("pipelines/tiny/row/dvc.yaml:train", [], {}, wanted)
+    answer = ray.run_stage("pipelines/tiny/row/dvc.yaml:train", [], {}, ray.versions() | {"torch": "0.1"})
     assert answer["error"].startswith(f"{os.uname().nodename} has torch ")
     assert answer["error"].endswith("the coordinator 0.1; install the same there (constraints.txt)")
     assert not answer["files"]
@@ -237,14 +239,13 @@ def test_settings_that_submitit_does_not_know_are_refused_before_any_job(tmp_pat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RVB_SUBMITIT", "local")
     slurm.SETTINGS.write_text("timeout_min: 5\ncpus_per_tsk: 1\n")
-    words = "slurm.yaml: Unknown executor 'cpus' in parameter 'cpus_per_tsk'.$"
 
     def engine(*arguments) -> None:
         with arguments[-1]([], {}):
             raise AssertionError("jobs are sent")
 
     monkeypatch.setattr(slurm.repro, "repro", engine)
-    with pytest.raises(BenchmarkError, match=words):
+    with pytest.raises(BenchmarkError, match=r"slurm\.yaml: Unknown executor 'cpus' in parameter 'cpus_per_tsk'\.$"):
         slurm.run("tiny", print)
 
 
