@@ -115,10 +115,10 @@ def _gpu() -> Finding:
     import torch
 
     count = torch.cuda.device_count()
-    found = f"{count} found" if count else "none found"
+    gpus = f"{count} found" if count else "none found"
     if count and settings.devices == "cpu":
-        found += "; `device: cuda` in params.yaml uses it"
-    return "ok", f"{found}; training on {settings.train.device}, evaluation on {settings.evaluate.device}"
+        gpus += "; `device: cuda` in params.yaml uses it"
+    return "ok", f"{gpus}; training on {settings.train.device}, evaluation on {settings.evaluate.device}"
 
 
 def _room() -> Finding:

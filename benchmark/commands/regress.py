@@ -41,11 +41,11 @@ def regress(
         return
     commit = git.clean_commit() if mark else ""
     default = rows_of(track, everything=False)
-    known = sorted({*rows_of(track, everything=True), *baselines.published_rows(track)})
+    names = sorted({*rows_of(track, everything=True), *baselines.published_rows(track)})
     for row in rows or ():
-        if row not in known:
-            raise BenchmarkError(f"{track} has no row {row!r}{near_miss(row, known)}")
-    chosen = rows or known
+        if row not in names:
+            raise BenchmarkError(f"{track} has no row {row!r}{near_miss(row, names)}")
+    chosen = rows or names
     baselines.check(track, chosen)
     before, built = baselines.published(track, chosen), baselines.built(track, chosen)
     if not built and not rows:

@@ -214,8 +214,8 @@ def _evaluate(track: str, name: str, path: Path, write: bool, as_json: bool) -> 
         raise BenchmarkError(f"{name} is not published on {track}; there is no number to lower: leave out --write")
     with judge_of(made.record, row, set_up(run_settings().evaluate.device)) as evaluator:
         evaluated = judge_file(path, evaluator, made.record, made.images)
-    known = brought.read(PUBLISHED / track / brought.FOLDER, made.record)
-    effect = brought.effect(made.record, made.images.scores, known, evaluated.brought)
+    earlier = brought.read(PUBLISHED / track / brought.FOLDER, made.record)
+    effect = brought.effect(made.record, made.images.scores, earlier, evaluated.brought)
     alarms = evaluated.brought.contradicted
     if as_json:
         robust = [threat.model_dump(mode="json") for threat in effect]
@@ -233,7 +233,7 @@ def _evaluate(track: str, name: str, path: Path, write: bool, as_json: bool) -> 
             words = f"certified at l2 {image.certified:.6g}, broken at {image.l2:.6g} (margin {image.margin:.6g})"
             console.print(f"ALARM: {name}: image {image.image}: {words}", markup=False)
     if write:
-        _keep(track, made.record, evaluated.brought, known, effect)
+        _keep(track, made.record, evaluated.brought, earlier, effect)
     if alarms:
         first = alarms[0]
         raise BenchmarkError(
@@ -242,19 +242,19 @@ def _evaluate(track: str, name: str, path: Path, write: bool, as_json: bool) -> 
         )
 
 
-def _keep(track: str, record: Record, new: Brought, known: tuple[Brought, ...], effect: tuple[Lowered, ...]) -> None:
+def _keep(track: str, record: Record, new: Brought, earlier: tuple[Brought, ...], effect: tuple[Lowered, ...]) -> None:
     """Write the images that `new` breaks beside the published Record. Raise a BenchmarkError where they break nothing new."""
     if new.credit == brought.UNNAMED:
         raise BenchmarkError("the file's metadata has no `credit`, who is to be named beside the lower number; add it")
-    seen = {(image.image, image.threat) for file in known for image in file.contradicted}
+    seen = {(image.image, image.threat) for file in earlier for image in file.contradicted}
     alarm = any((image.image, image.threat) not in seen for image in new.contradicted)
     if not alarm and not any(ball.lost for ball in effect):
         raise BenchmarkError(f"{record.row}: these images break nothing that still stands; nothing written")
     path = PUBLISHED / track / brought.FOLDER / f"{record.row}.json"
-    earlier = brought.load(path) if path.exists() else None
-    if earlier and (why := brought.stale(earlier, record)):
+    kept = brought.load(path) if path.exists() else None
+    if kept and (why := brought.stale(kept, record)):
         raise BenchmarkError(f"{path} holds {why}; delete it first, or bring those anew; nothing written")
-    every = (*(earlier.brought if earlier else ()), new)
+    every = (*(kept.brought if kept else ()), new)
     made = brought.BrokenRow(track=track, track_version=record.track_version, row=record.row, brought=every)
     files.write(path, to_json(made))
     typer.echo(f"wrote {path}; run `rvb repro` and `python -m leaderboard.readme`, and commit it", err=True)

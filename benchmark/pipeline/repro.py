@@ -235,8 +235,8 @@ def haste(row: Row) -> tuple[float, bool, int]:
 
     Then come rows trained against attacks, which take long to break, and rows of many steps.
     """
-    known, steps = costs.costs(row), len(protocol.plan(row))
-    seconds = sum(cost["wall_seconds"] for cost in known.values()) if len(known) == steps else float("inf")
+    taken, steps = costs.costs(row), len(protocol.plan(row))
+    seconds = sum(cost["wall_seconds"] for cost in taken.values()) if len(taken) == steps else float("inf")
     return -seconds, not (row.settings.training and row.settings.training.attack), -steps
 
 

@@ -37,7 +37,7 @@ def named_files(text: str) -> set[str]:
 def exists(name: str, page: Path) -> bool:
     """Whether the page's reader finds it; a file spoken of by its last name alone may lie anywhere in the code."""
     bases = [page.parent, *(ROOT / base for base in BASES)]
-    bare = [] if "/" in name else [found for folder in CODE for found in (ROOT / folder).rglob(name)]
+    bare = [] if "/" in name else [path for folder in CODE for path in (ROOT / folder).rglob(name)]
     return bool(bare) or any(True for base in bases for _ in base.glob(name))
 
 

@@ -74,8 +74,8 @@ def start(project: Project, engine: str, *rows: str) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Wait for a coordinator; return its exit status and what it printed."""
-    said, _ = process.communicate(timeout=500)
-    return process.returncode, said
+    output, _ = process.communicate(timeout=500)
+    return process.returncode, output
 
 
 def begun(project: Project) -> list[tuple[str, str]]:
@@ -101,8 +101,8 @@ def same(project: Project, other: Project, rows: list[str] = ROWS) -> None:
 @slow
 @pytest.mark.parametrize("engine", ["ray", pytest.param("slurm", marks=long)])
 def test_a_row_and_what_it_starts_from_are_those_of_one_machine(project, tuned, engine) -> None:
-    status, said = ended(start(project, engine, "Tiny2026Linear-tuned"))
-    assert status == 0, said
+    status, output = ended(start(project, engine, "Tiny2026Linear-tuned"))
+    assert status == 0, output
     assert begun(project) == [("given", "train"), ("tuned", "train"), ("tuned", "evaluate")]
     same(project, tuned, ["tuned"])
 
@@ -127,15 +127,15 @@ def test_after_a_killed_coordinator_the_same_command_goes_on(project, serial, en
         assert coordinator.stdout is not None
         assert "waiting for job" in coordinator.stdout.readline()
         hold.unlink()
-    status, said = ended(coordinator)
-    assert status == 0, said
+    status, output = ended(coordinator)
+    assert status == 0, output
     same(project, serial)
     assert {*begun(project)} == ALL
     assert len(begun(project)) == len(ALL) + (2 if engine == "ray" else 0), "a stage ran twice that was not running"
     jobs = [path.read_bytes() for path in project.root.glob("work/slurm/jobs.json")]
     before = begun(project)
-    status, said = ended(start(project, engine))
-    assert (status, "everything is up to date" in said) == (0, True)
+    status, output = ended(start(project, engine))
+    assert (status, "everything is up to date" in output) == (0, True)
     assert before == begun(project)
     assert jobs == [path.read_bytes() for path in project.root.glob("work/slurm/jobs.json")]
 
@@ -153,8 +153,8 @@ def test_a_killed_worker_is_replaced(project, tuned) -> None:
     worker.send_signal(signal.SIGKILL)
     wait_for(lambda: begun(project).count(("tuned", "evaluate")) > 1, "another evaluate", 300)
     hold.unlink()
-    status, said = ended(coordinator)
-    assert status == 0, said
+    status, output = ended(coordinator)
+    assert status == 0, output
     same(project, tuned, ["tuned"])
 
 
@@ -164,12 +164,12 @@ def test_a_killed_worker_is_replaced(project, tuned) -> None:
 def test_a_row_that_fails_is_named_and_the_others_stand(project, serial, engine) -> None:
     broken = project.root.parent / "break-given-train"
     broken.touch()
-    status, said = ended(start(project, engine))
+    status, output = ended(start(project, engine))
     assert status == 1
     log = f"work/logs/tiny-Tiny2026Linear-given{'-train' if engine == 'ray' else ''}.log"
     why = f"Tiny2026Linear-given: Tiny2026Linear-given has no train [log: {log}]"
     waits = "Tiny2026Linear-tuned: starts from the weights of a row that failed"
-    shown = " ".join(said.split()).partition("error: ")[2]
+    shown = " ".join(output.split()).partition("error: ")[2]
     assert shown == f"2 of 3 rows failed, so there is no new board: {why}; {waits}"
     assert "ERROR: Tiny2026Linear-given has no train" in (project.root / log).read_text()
     assert project.results("Tiny2026Linear-small") == serial.results("Tiny2026Linear-small")
@@ -186,10 +186,10 @@ def test_an_interrupted_coordinator_ends_at_once_and_its_jobs_are_waited_for(pro
     coordinator.send_signal(signal.SIGINT)
     assert coordinator.wait(timeout=60) == 130
     hold.unlink()  # its job, which goes on, holds the other end of what it printed to
-    status, said = ended(start(project, "slurm", "Tiny2026Linear-small"))
+    status, output = ended(start(project, "slurm", "Tiny2026Linear-small"))
     assert coordinator.stdout is not None
     assert any(line.startswith("interrupted") for line in coordinator.stdout.read().splitlines())
-    assert "waiting for job" in said
+    assert "waiting for job" in output
     assert (status, begun(project)) == (0, [("small", "train"), ("small", "evaluate")])
 
 
@@ -198,10 +198,10 @@ def test_an_interrupted_coordinator_ends_at_once_and_its_jobs_are_waited_for(pro
 def test_a_gpu_that_no_machine_has_is_refused_before_any_stage(project) -> None:
     params = project.root / "params.yaml"
     params.write_text(params.read_text().replace("device: cpu", "device: cuda"))
-    status, said = ended(start(project, "ray"))
+    status, output = ended(start(project, "ray"))
     assert status == 1
-    assert " needs 1 GPU, which no machine of the cluster has; change params.yaml" in " ".join(said.split())
-    assert "Traceback" not in said
+    assert " needs 1 GPU, which no machine of the cluster has; change params.yaml" in " ".join(output.split())
+    assert "Traceback" not in output
     assert begun(project) == []
 
 

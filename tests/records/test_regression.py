@@ -138,16 +138,16 @@ def test_portable_arithmetic_is_the_same_on_every_processor() -> None:
     ],
 )
 def test_only_the_same_arithmetic_and_versions_owe_the_same_bytes(published, other, why) -> None:
-    found = compare_row(published, built(other, HERE))
-    assert found.notes == (f"is compared by chance, since {why}",)
-    assert "sha256 of weights" not in {line.metric for line in found.lines}
+    comparison = compare_row(published, built(other, HERE))
+    assert comparison.notes == (f"is compared by chance, since {why}",)
+    assert "sha256 of weights" not in {line.metric for line in comparison.lines}
 
 
 def test_pythons_patches_and_pyarrows_versions_do_not_count() -> None:
     other = with_digests(changed("environment", "python", to="3.11.2"), evidence="e2")
-    found = compare_row(KEPT, built(other, HERE | {"pyarrow": "27.0"}))
-    assert not found.notes
-    assert not found.failed
+    comparison = compare_row(KEPT, built(other, HERE | {"pyarrow": "27.0"}))
+    assert not comparison.notes
+    assert not comparison.failed
 
 
 def test_chance_may_flip_images_both_ways_and_a_one_sided_change_fails() -> None:

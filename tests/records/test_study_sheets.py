@@ -67,8 +67,8 @@ def test_a_study_of_points_alone_has_no_numbers_to_show(axes, capsys) -> None:
     if axes:
         for cell, level in zip(content["result"]["cells"], "12", strict=True):
             cell["levels"] = {"training.epochs": level, "training.batch_size": "8"}
-    found = study_table.table(PublishedStudy.model_validate(content))
-    assert (found.columns, found.flat, found.effects, found.words, found.compared) == ((), (), (), (), False)
+    numbers = study_table.table(PublishedStudy.model_validate(content))
+    assert (numbers.columns, numbers.flat, numbers.effects, numbers.words, numbers.compared) == ((), (), (), (), False)
     print_study(study)
     assert "m: tsne, seed 0" in capsys.readouterr().out
 

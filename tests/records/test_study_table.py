@@ -145,13 +145,13 @@ def test_a_number_that_a_cell_lacks_is_left_open_in_words_and_figures(draw) -> N
             del run["values"]["m: curve"]
         if run["cell"] == "c":
             run["values"]["m: other"] = 1.0
-    found = study_table.table(PublishedStudy.model_validate(content))
-    labels = [(column.label, column.x) for column in found.columns]
+    numbers = study_table.table(PublishedStudy.model_validate(content))
+    labels = [(column.label, column.x) for column in numbers.columns]
     place = labels.index(("m: curve", 0.1))
-    assert [len(line.entries[place].values) for line in found.lines] == [2, 0, 2]
-    assert [line.entries[place].difference is None for line in found.lines] == [True, True, False]
+    assert [len(line.entries[place].values) for line in numbers.lines] == [2, 0, 2]
+    assert [line.entries[place].difference is None for line in numbers.lines] == [True, True, False]
     other = labels.index(("m: other", None))
-    assert [found.columns[other].text(line.entries[other].mean) for line in found.lines] == ["–", "–", "1"]
-    assert "m: other: one setting, nothing to compare." in found.words
-    assert any(words.startswith("m: curve: ") and "b at" not in words for words in found.words)
-    assert "nan" not in "".join(str(chart) for _, chart in figures(found))
+    assert [numbers.columns[other].text(line.entries[other].mean) for line in numbers.lines] == ["–", "–", "1"]
+    assert "m: other: one setting, nothing to compare." in numbers.words
+    assert any(words.startswith("m: curve: ") and "b at" not in words for words in numbers.words)
+    assert "nan" not in "".join(str(chart) for _, chart in figures(numbers))

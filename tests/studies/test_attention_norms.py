@@ -19,12 +19,12 @@ def layer(name: str, sizes: tuple[float, ...], *, key: bool = True, gamma: float
     return AttentionWeights(name, query, of_key if key else None, value, output.mT, scale)
 
 
-def found(*layers: AttentionWeights) -> dict:
+def measured(*layers: AttentionWeights) -> dict:
     return measure(torch.nn.Identity(), NOTHING, NOTHING, seed=0, attention=layers)
 
 
 def test_means_over_heads_layers_and_roles() -> None:
-    values = found(layer("a", (1.0, 2.0, 3.0, 4.0)), layer("b", (3.0, 2.0, 1.0, 0.0)))
+    values = measured(layer("a", (1.0, 2.0, 3.0, 4.0)), layer("b", (3.0, 2.0, 1.0, 0.0)))
     assert values["query: mean"] == pytest.approx(3.0)  # (1 + 2 + 3 + 6) / 4
     assert values["query"] == pytest.approx([1.5, 4.5])
     assert values["output"] == pytest.approx([6.0, 0.0])
@@ -34,10 +34,10 @@ def test_means_over_heads_layers_and_roles() -> None:
 
 
 def test_gamma_scales_weights_and_a_role_that_a_layer_lacks_is_left_out() -> None:
-    values = found(layer("a", (1.0, 1.0, 1.0, 1.0), gamma=10.0))
+    values = measured(layer("a", (1.0, 1.0, 1.0, 1.0), gamma=10.0))
     assert values["mean"] == pytest.approx(1.5)
     assert values["scaled mean"] == pytest.approx(15.0)
     assert "x" not in values
-    values = found(layer("a", (1.0, 9.0, 3.0, 4.0), key=False), layer("b", (1.0, 9.0, 3.0, 4.0)))
+    values = measured(layer("a", (1.0, 9.0, 3.0, 4.0), key=False), layer("b", (1.0, 9.0, 3.0, 4.0)))
     assert "key: mean" not in values
     assert values["mean"] == pytest.approx(3.0)  # (1.5 + 4.5) / 2

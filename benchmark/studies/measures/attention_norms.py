@@ -12,7 +12,7 @@ from benchmark.runtime.errors import BenchmarkError
 
 PENALISED = ("query", "key", "value")  # whose mean is `mean`
 
-Found = dict[str, float | list[float] | torch.Tensor]
+Results = dict[str, float | list[float] | torch.Tensor]
 
 
 def measure(
@@ -22,7 +22,7 @@ def measure(
     *,
     seed: int,
     attention: Sequence[AttentionWeights],
-) -> Found:
+) -> Results:
     """Return norms by dense SVD in float64. The images do not matter.
 
     Returns:
@@ -36,14 +36,14 @@ def measure(
     chosen = [role for role in PENALISED if role in norms]
     if not chosen:
         raise BenchmarkError("measure attention_norms: no layer has a query, key or value weight")
-    found: Found = {"mean": _mean([of_layer for role in chosen for of_layer in norms[role]])}
+    measured: Results = {"mean": _mean([of_layer for role in chosen for of_layer in norms[role]])}
     if all(layer.gamma is not None for layer in attention):
-        found["scaled mean"] = _mean([_norms(layer, role, True) for role in chosen for layer in attention])
-    found |= {f"{role}: mean": _mean(of_layers) for role, of_layers in norms.items()}
+        measured["scaled mean"] = _mean([_norms(layer, role, True) for role in chosen for layer in attention])
+    measured |= {f"{role}: mean": _mean(of_layers) for role, of_layers in norms.items()}
     if len(attention) > 1:
-        found["x"] = [float(number) for number in range(1, len(attention) + 1)]
-        found |= {role: [float(of_layer.mean()) for of_layer in of_layers] for role, of_layers in norms.items()}
-    return found
+        measured["x"] = [float(number) for number in range(1, len(attention) + 1)]
+        measured |= {role: [float(of_layer.mean()) for of_layer in of_layers] for role, of_layers in norms.items()}
+    return measured
 
 
 def _norms(layer: AttentionWeights, role: str, scaled: bool) -> torch.Tensor:

@@ -48,11 +48,11 @@ def measure(
     """
     right = predict(model, images, labels, BATCH).correct
     everywhere = ThreatModel(norm="L2", eps=math.sqrt(images[0].numel()))
-    found = [
+    batches = [
         cw.attack(model, x, y, everywhere, seed=seed, steps=steps, step_size=step_size, c=c, confidence=confidence)
         for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True)
     ]
-    moved = torch.cat(found)
+    moved = torch.cat(batches)
     broken = right & ~predict(model, moved, labels, BATCH).correct
     if not broken.any():
         raise BenchmarkError("cw_distance: no image was broken, so no distance is known; give more steps or a larger c")

@@ -18,7 +18,7 @@ ENCODER = "encoder"
 FEWEST = 21  # levels of a curve of quantiles, so that a distribution can be drawn from it
 EVERY = 30.0  # seconds between two lines of progress
 
-Found = dict[str, float | list[float] | torch.Tensor]
+Results = dict[str, float | list[float] | torch.Tensor]
 
 
 def measure(
@@ -30,7 +30,7 @@ def measure(
     blocks: Blocks,
     quantities: Sequence[str] = QUANTITIES,
     levels: Sequence[float] = (),
-) -> Found:
+) -> Results:
     """Return diagnostics of each block's Jacobian at each image. They are no certificates.
 
     Args:
@@ -54,7 +54,7 @@ def measure(
         model, blocks, images, quantities=chosen or ("sigma_max",), encoder=ENCODER in quantities, seed=seed,
         progress=_reporter(),
     )  # fmt: skip
-    measured: Found = {"x": places}
+    measured: Results = {"x": places}
     for quantity in chosen:
         measured |= _of(quantity, amplified, places)
     if ENCODER in quantities:
@@ -71,17 +71,17 @@ def _levels(given: Sequence[float]) -> list[float]:
 
 
 def _chosen(quantities: Sequence[str]) -> list[str]:
-    known = (*QUANTITIES, ENCODER)
+    names = (*QUANTITIES, ENCODER)
     if isinstance(quantities, str) or not quantities:
-        raise BenchmarkError(f"measure jacobian: quantities should be a list of {', '.join(known)}")
+        raise BenchmarkError(f"measure jacobian: quantities should be a list of {', '.join(names)}")
     for name in quantities:
-        if name not in known:
-            raise BenchmarkError(f"measure jacobian: unknown quantity {name!r}{near_miss(name, known)}")
+        if name not in names:
+            raise BenchmarkError(f"measure jacobian: unknown quantity {name!r}{near_miss(name, names)}")
     return [name for name in QUANTITIES if name in quantities]
 
 
-def _of(quantity: str, amplified: Amplification, places: list[float]) -> Found:
-    measured: Found = {}
+def _of(quantity: str, amplified: Amplification, places: list[float]) -> Results:
+    measured: Results = {}
     every = torch.cat([block.values[quantity] for block in amplified.blocks])
     known = every[~every.isnan()]
     if not len(known):
@@ -106,7 +106,7 @@ def _called(quantity: str, exact: bool) -> str:
     return quantity if exact or quantity == "norm_bound" else f"{quantity} (lower bound)"
 
 
-def _of_encoder(amplified: Amplification, alone: bool) -> Found:
+def _of_encoder(amplified: Amplification, alone: bool) -> Results:
     whole = amplified.encoder
     if whole is None:
         words = f"measure jacobian: the encoder's norm is not given: {amplified.why_not}"
@@ -114,7 +114,7 @@ def _of_encoder(amplified: Amplification, alone: bool) -> Found:
             raise BenchmarkError(words)
         print(words, flush=True)
         return {}
-    measured: Found = {}
+    measured: Results = {}
     for name, values in whole.items():
         measured[f"encoder's {name}"] = values
         median = float(values.nanmedian())
