@@ -176,8 +176,7 @@ def evaluate(
 
 def load_images(track: str, count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the test images of a track on which every row is judged, (n, c, h, w) float32 in [0, 1], and labels (n,); of
-    `count` the first ones. Raise a BenchmarkError for an unknown track, files that are missing or not the track's, and a
-    count that is not from 1 to the number of images.
+    `count` the first ones. Raise a BenchmarkError for an unknown track, and files that are missing or not the track's.
     """
     rules = _track(track)
     spec = rules.data

@@ -95,8 +95,8 @@ def board_folder(track: str, everything: bool = False) -> Path:
     return WORK / track / "all" if everything else WORK / track
 
 
-def _track_files(track: Track, rows: Sequence[Row]) -> dict[Path, str]:
-    """Return the files of a track: the stages that its rows share, the rows', and its boards'."""
+def definitions(track: Track, rows: Sequence[Row]) -> dict[Path, dict[str, Any]]:
+    """Return the stages of a track by dvc.yaml and name: those that its rows share, its boards', and the rows'."""
     # runs at every repro; the files are small, and kept while they are rewritten, since stages may be reading them
     shared = {
         "cmd": f"python -m benchmark.pipeline.inputs {track.name}",
@@ -108,26 +108,37 @@ def _track_files(track: Track, rows: Sequence[Row]) -> dict[Path, str]:
         "deps": [str(inputs.file(track.name, "data")), *([track.data.path] if track.data.path else [])],
         "outs": [str(WORK / track.name / "data")],
     }
-    contents: dict[Path, dict[str, Any]] = {data_file(track.name): {"stages": {"inputs": shared, "data": data}}}
-    texts: dict[Path, str] = {}
+    stages: dict[Path, dict[str, Any]] = {data_file(track.name): {"inputs": shared, "data": data}}
+    for everything, chosen in _boards(rows).items():
+        stages[board_file(track.name, everything)] = {"leaderboard": _board_stage(track, chosen, everything)}
+    for row in rows:
+        stages[row_file(track.name, row.name)] = {
+            stage: _row_stage(stage, row, steps) for stage, steps in protocol.stages(row).items()
+        }
+    return stages
+
+
+def _boards(rows: Sequence[Row]) -> dict[bool, list[Row]]:
+    """Return the rows of the board; by True those of a second one with all rows, where the first leaves some out."""
     default = [row for row in rows if row.default]
-    boards = {False: default} | ({True: [*rows]} if len(default) < len(rows) else {})
-    for everything, chosen in boards.items():
+    return {False: default} | ({True: [*rows]} if len(default) < len(rows) else {})
+
+
+def _track_files(track: Track, rows: Sequence[Row]) -> dict[Path, str]:
+    contents = {file: {"stages": stages} for file, stages in definitions(track, rows).items()}
+    texts: dict[Path, str] = {}
+    for everything, chosen in _boards(rows).items():
         board, names = board_file(track.name, everything), rows_file(track.name, everything)
         texts[names] = json.dumps([row.name for row in chosen], indent=1) + "\n"
         folder = "/".join([".."] * (len(board.parts) - 1) + [str(names.parent)])
         # one JSON and one CSV serve `dvc metrics` and `dvc plots` for the whole board
-        contents[board] = {
-            "stages": {"leaderboard": _board_stage(track, chosen, everything)},
+        contents[board] |= {
             "metrics": [f"{folder}/leaderboard.json"],
             "plots": [
                 {f"{track.name} {x}": {"x": x, "y": {f"{folder}/leaderboard.csv": "row"}, "template": "bar_horizontal"}}
                 for x in headline_names(track)
             ],
         }
-    for row in rows:
-        stages = {stage: _row_stage(stage, row, steps) for stage, steps in protocol.stages(row).items()}
-        contents[row_file(track.name, row.name)] = {"stages": stages}
     for file, content in contents.items():
         if up := "/".join([".."] * (len(file.parts) - 1)):
             stages = {name: {"cmd": stage["cmd"], "wdir": up, **stage} for name, stage in content["stages"].items()}

@@ -16,7 +16,7 @@ class WithoutAttention(Frozen):
 
 
 class AttentionResult(Frozen):
-    """The network with uniform averaging in place of attention, and with none. Neither is ranked."""
+    """The network with uniform averaging in the place of its attention, and with nothing there. Neither ranks."""
 
     uniform: WithoutAttention
     none: WithoutAttention

@@ -13,8 +13,8 @@ class PerImage(Frozen):
     """The numbers of a Record by evaluation image. In the open division each attack's own number is missing.
 
     Attributes:
-        scores: by the name of a number (`counts`), a digit an image: 1 where it counts, else 0; for corruptions the number
-            of severities at which it is right. Where only the first images are attacked, these alone.
+        scores: by the name of a number (`counts`), a digit an image: 1 where it counts and 0 where it does not;
+            for corruptions the number of severities at which it is right. Of the first images where only those are attacked.
         radii: certified l2 radii by certificate, in pixels of [0, 1]; 0 where nothing is certified.
     """
 
@@ -23,7 +23,7 @@ class PerImage(Frozen):
     radii: dict[str, tuple[float, ...]] = Field(default={})
 
     def score(self, name: str) -> list[int] | None:
-        """Return each image's share of a number; None where it is not counted by image. `corrupted` sums the corruptions."""
+        """Each image's share of a number; None where it is not counted by image. `corrupted` sums the corruptions."""
         if name in self.scores:
             return [int(digit) for digit in self.scores[name]]
         parts = [digits for part, digits in self.scores.items() if part.startswith(f"{name}: ")]
@@ -49,7 +49,7 @@ def shares(record: Record) -> dict[str, Proportion]:
 
 def contradictions(record: Record, images: PerImage) -> list[str]:
     """Return the numbers of a Record that its images do not add up to, in words."""
-    problems = []
+    found = []
     own = {attack.id for attack in record.attacks} if record.division == "open" else set()
     for name, (count, n) in counts(record).items():
         score = images.score(name)
@@ -58,6 +58,6 @@ def contradictions(record: Record, images: PerImage) -> list[str]:
         images_counted = record.n if name.startswith("corrupted") else n
         if score is None or len(score) != images_counted or sum(score) != count:
             total = "nothing" if score is None else f"{sum(score)} over {len(score)} images"
-            problems.append(f"{name} is {count} and its images give {total}")
-    problems += [f"{name} has {len(radii)} radii" for name, radii in images.radii.items() if len(radii) != record.n]
-    return problems
+            found.append(f"{name} is {count} and its images give {total}")
+    found += [f"{name} has {len(radii)} radii" for name, radii in images.radii.items() if len(radii) != record.n]
+    return found

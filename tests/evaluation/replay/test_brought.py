@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from tiny_verified import (
     BY_IMAGE,
@@ -27,6 +26,8 @@ from tiny_verified import (
 from tiny_verified import refused as error
 
 from benchmark.pipeline import generate
+from benchmark.specs import tracks
+from benchmark.specs.rows import load_rows
 
 pytestmark = pytest.mark.usefixtures("verified_row")
 FILE, BROKEN = Path("brought.safetensors"), PUBLISHED / "broken" / f"{NAME}.json"
@@ -109,8 +110,8 @@ def test_one_more_image_lowers_the_number_with_its_credit() -> None:
 
 def test_the_board_is_rendered_anew_when_something_is_brought() -> None:
     def reads() -> list[str]:
-        board = generate.generate()[generate.board_file("tiny")]
-        return yaml.safe_load(board)["stages"]["leaderboard"]["deps"]
+        stages = generate.definitions(tracks.load("tiny"), load_rows("tiny"))
+        return stages[generate.board_file("tiny")]["leaderboard"]["deps"]
 
     assert str(BROKEN.parent) not in reads()
     image, *_ = robust_and_near()
