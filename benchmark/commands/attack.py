@@ -1,5 +1,6 @@
-"""`rvb attack`: one suite on a trained row, to look at; `rvb audit`: a row's certificates attacked harder than in the
-pipeline. No DVC stage; they write nothing but scratch that they remove.
+"""`rvb attack`: try one suite on a trained row. `rvb audit`: attack a row's certificates harder than the pipeline does.
+
+Both write nothing but scratch that they remove; DVC has no stage for them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from benchmark.specs.track import ADAPTIVE
 
 @dataclass(frozen=True)
 class Standing:
-    """Images still right under one attack: after each of its parts, and by the final verdict (`count`)."""
+    """Images that are still classified correctly: after each of an attack's parts, and by the final verdict (`count`)."""
 
     parts: dict[str, int]
     count: int
@@ -55,11 +56,15 @@ def attack(
 
 
 def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -> tuple[int, int, dict[str, Standing]]:
-    """Run a suite of the row's, or of the track's development, on the weights in work/<track>/<row>/train. Return how many
-    images are attacked, how many are right when clean, and what stands under each attack.
+    """Run one of the row's suites, or a development suite, on the weights in work/<track>/<row>/train.
 
-    Killed and run again, it goes on from the images already done. A BenchmarkError for an unknown row or suite, a row that is
-    not trained yet, or an attack that the harness refuses.
+    Killed and run again, it resumes after the images already done.
+
+    Returns:
+        The number of attacked images, the number that are right when clean, and the result of each attack.
+
+    Raises:
+        BenchmarkError: an unknown row or suite, a row that is not trained yet, or an attack that the harness refuses.
     """
     from benchmark.attacks.prediction import predict
     from benchmark.data.tensors import evaluation_images
@@ -79,16 +84,16 @@ def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -
     device, used = set_up(run.device), engine or run.engine
     names = [spec.attack for spec in suites[suite]] if suite == ADAPTIVE else []
     with (
-        contributed_attacks(row, names, device) as brought,
-        evaluated_model(row, device) as judged,
+        contributed_attacks(row, names, device) as contributed,
+        evaluated_model(row, device) as evaluated,
         scratch.locked(f"{track}/{row.name}/trial-{suite}", _inputs(row, suite, suites[suite], used)) as folder,
     ):
         images, labels = (tensor[: row.track.evaluation.attacked] for tensor in evaluation_images(row, device))
-        clean = int(predict(judged.model, images, labels, batch_size).correct.sum())
+        clean = int(predict(evaluated.model, images, labels, batch_size).correct.sum())
         report(f"{clean} of {len(labels)} right when clean")
         for spec, state, after in run_suite(
-            judged.model, images, labels, suites[suite], batch_size=batch_size, folder=folder, engine=used,
-            report=report, brought=brought, open_division=row.submission.division == "open",
+            evaluated.model, images, labels, suites[suite], batch_size=batch_size, folder=folder, engine=used,
+            report=report, brought=contributed, open_division=row.submission.division == "open",
         ):  # fmt: skip
             attacks[spec.id] = Standing(state.remaining, int(after.correct.sum()), state.warnings)
             report(f"{spec.id}: {attacks[spec.id].count} of {len(labels)} standing")
@@ -96,7 +101,7 @@ def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -
 
 
 def _inputs(row: Row, suite: str, specs: Any, engine: Engine) -> dict[str, Any]:
-    """All that partial work depends on."""
+    """Return everything that partial work depends on."""
     owner = row.submission.name if suite == ADAPTIVE else ""
     attacks = [methods.attack_file(spec.attack, owner) for spec in specs]
     return {
@@ -132,19 +137,20 @@ def audit(
 def certified_rows(track: str, name: str) -> list[str]:
     """Return `name` itself if it is a row, else the rows of that submission that declare a certificate on `track`.
 
-    A BenchmarkError where there is none.
+    Raise a BenchmarkError where there is none.
     """
     variants = {} if "-" in name else submissions.load(name).variants
     names = [name] if "-" in name else [f"{name}-{v}" for v, entry in variants.items() if track in entry.tracks]
-    certified = [row.name for row in (load_row(track, one) for one in names) if row.settings.certificate]
+    certified = [row.name for row in (load_row(track, name) for name in names) if row.settings.certificate]
     if not certified:
         raise BenchmarkError(f"{name} declares no certificate on {track}; there is nothing to audit")
     return certified
 
 
 def audit_row(track: str, name: str, images: int | None, restarts: int, seed: int) -> AuditResult:
-    """Audit the radii in work/<track>/<row>/certify against the weights beside them, on `images` images (None: all). A
-    BenchmarkError where there are no radii yet, or those of other images or weights, or where a certificate broke.
+    """Audit the radii in work/<track>/<row>/certify with the weights beside them, on `images` images (None: all).
+
+    Raise a BenchmarkError where there are no radii, where they are of other images or weights, or where a certificate broke.
     """
     import pyarrow.parquet as pq
     import torch
@@ -170,15 +176,15 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
         progress.print(f"{row.name}: {time.perf_counter() - started:.0f} s: {text}", highlight=False)
 
     module = importlib.import_module(f"benchmark.certificates.{spec.name}")
-    with evaluated_model(row, device) as judged:
+    with evaluated_model(row, device) as evaluated:
         x, y = evaluation_images(row, device)
         batch_size = row.track.evaluation.batch_size
-        judged.confirm(x, batch_size, row.name)
-        now = {"label": y, "clean_prediction": predict(judged.model, x, y, batch_size).prediction}
-        if any(evidence[name].to_pylist() != values.tolist() for name, values in now.items()):
+        evaluated.confirm(x, batch_size, row.name)
+        present = {"label": y, "clean_prediction": predict(evaluated.model, x, y, batch_size).prediction}
+        if any(evidence[name].to_pylist() != values.tolist() for name, values in present.items()):
             raise BenchmarkError(
                 f"{folder} is of other images or weights than those in {row.folder.parent}; run `rvb repro` to certify again"
             )
         plan = auditing.deep(restarts, seed)
-        audit = auditing.Audit(judged.model, x, y, only, row.name, plan=plan, report=report)
+        audit = auditing.Audit(evaluated.model, x, y, only, row.name, plan=plan, report=report)
         return audit.run(partial(module.certify, **spec.parameters), batch_size)

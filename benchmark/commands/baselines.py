@@ -1,8 +1,8 @@
-"""Rows as they stand on disk: built here in work/, or published in leaderboard/results/<track>.
+"""Read rows from disk: built here in work/, or published in leaderboard/results/<track>.
 
 Beside each published Record, weights/<row>.safetensors has its weights, images/<row>.json its numbers image by image, and
-broken/<row>.json what others' adversarial images broke since; machine.json says on what each row was computed, times.json
-how long its steps took, and track.json by which rules of the track.
+broken/<row>.json what contributed adversarial images broke. machine.json names each row's machine, times.json has the times
+of its steps, and track.json the rules of the track.
 """
 
 from __future__ import annotations
@@ -25,15 +25,26 @@ CHANGELOG = Path("CHANGELOG.md")
 AGAIN = "bring it back with git, or publish it again"
 
 
+def published(track: str, rows: Iterable[str] | None = None) -> dict[str, Built]:
+    """Return these rows of a track, or all, as far as they are published."""
+    names = published_rows(track) if rows is None else rows
+    return {row: made for row in names if (made := published_row(track, row))}
+
+
 def published_row(track: str, row: str) -> Built | None:
-    """Return None where the row is not published."""
+    """Return a row as it is published; None where it is not."""
     folder = PUBLISHED / track
     made = _read(folder / f"{row}.json", folder / "images" / f"{row}.json", AGAIN)
     return made and replace(made, machine=machines(track).get(row))
 
 
+def built(track: str, rows: Iterable[str]) -> dict[str, Built]:
+    """Return these rows as far as they are built here."""
+    return {row: made for row in rows if (made := built_row(track, row))}
+
+
 def built_row(track: str, row: str) -> Built | None:
-    """Return the row as it was computed here, with this machine; None where it was not."""
+    """Return a row as it was built here, with this machine; None where it was not."""
     if (made := built_numbers(track, row)) is None:
         return None
     from benchmark.runtime.machine import machine  # imports torch
@@ -42,6 +53,7 @@ def built_row(track: str, row: str) -> Built | None:
 
 
 def built_numbers(track: str, row: str) -> Built | None:
+    """Return the same without the machine, whose query imports torch."""
     folder = WORK / track / row / "record"
     return _read(folder / "record.json", folder / "per_image.json", "delete it and run `rvb repro`")
 
@@ -63,14 +75,14 @@ def published_rows(track: str) -> list[str]:
 
 
 def counted(track: str, row: Built) -> tuple[Record, str]:
-    """Return a Record as the board counts it, less what others' adversarial images broke, and who brought them."""
+    """Return a Record as the board counts it, without images that contributed attacks broke, and whom to credit for those."""
     broken = brought.read(PUBLISHED / track / brought.FOLDER, row.record)
     record, _ = brought.lowered(row.record, row.images.scores if row.images else None, broken)
-    return record, ", ".join(dict.fromkeys(one.credit for one in broken))
+    return record, ", ".join(dict.fromkeys(file.credit for file in broken))
 
 
 def machines(track: str) -> dict[str, dict[str, str]]:
-    """Return on what each published row was computed. Raise a BenchmarkError for a damaged file."""
+    """Return the machine that computed each published row. Raise a BenchmarkError for a damaged file."""
     path = PUBLISHED / track / "machine.json"
     again = "bring it back with git, or delete it and publish the rows again"
     content = files.read_json(path, again) if path.exists() else {}
@@ -80,13 +92,13 @@ def machines(track: str) -> dict[str, dict[str, str]]:
 
 
 def rules(track: str) -> dict[str, Any]:
-    """Return all of a track that its numbers depend on."""
+    """Return everything of a track that its numbers depend on."""
     words = {"development", "title", "description", "robustbench"}
     return tracks.load(track).model_dump(mode="json", exclude=words)
 
 
 def changed_rules(track: str) -> list[str]:
-    """Return what is wrong where the track's rules are not as published although its version is."""
+    """Return what is wrong where the track's rules differ from the published ones of the same version."""
     path = PUBLISHED / track / "track.json"
     before, now = files.read_json(path, AGAIN) if path.exists() else {}, rules(track)
     names = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
@@ -99,12 +111,14 @@ def changed_rules(track: str) -> list[str]:
 
 
 def check(track: str, rows: Iterable[str]) -> None:
-    """Raise a BenchmarkError for the first fault of published rows: rules that changed without a version, a Record that its
-    images do not add up to, a reason that CHANGELOG does not give, images brought against other networks.
+    """Raise a BenchmarkError for the first fault of published rows.
+
+    Faults are: rules that changed without a new version, a Record that its images do not add up to, a reason that CHANGELOG
+    does not give, and images contributed against other networks.
     """
     faults = changed_rules(track)
     told = CHANGELOG.read_text() if CHANGELOG.exists() else ""
-    for name, row in [(name, row) for name in rows if (row := published_row(track, name))]:
+    for name, row in published(track, rows).items():
         if row.images is None:
             faults.append(f"{name} is published without its images; publish it again")
         else:
@@ -112,8 +126,8 @@ def check(track: str, rows: Iterable[str]) -> None:
         if row.record.reason not in told:
             faults.append(f"{name} was published anew for a reason that {CHANGELOG} does not give: {row.record.reason}")
     for path in sorted((PUBLISHED / track / brought.FOLDER).glob("*.json")):
-        published = published_row(track, path.stem)
-        if why := brought.stale(brought.load(path), published.record if published else None):
+        made = published_row(track, path.stem)
+        if why := brought.stale(brought.load(path), made.record if made else None):
             faults.append(f"{path} holds {why}; bring them again, or delete the file")
     if faults:
         raise BenchmarkError(faults[0] + (f" (and {len(faults) - 1} faults more)" if faults[1:] else ""))

@@ -1,4 +1,4 @@
-"""`rvb diff`: this checkout's rows compared with those published where its branch began."""
+"""`rvb diff`: compare this checkout's rows with those published where its branch began."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def diff(
 
 
 def comparison(commit: str, chosen: list[str], published: bool, only: str = "") -> tuple[str, bool]:
-    """Return a table in Markdown of the rows of these tracks against a commit, and whether one moved or is gone.
+    """Return a Markdown table of the rows of these tracks compared with a commit, and whether one moved or is gone.
 
     Args:
         published: leave out what was built here in work/.
         only: the rows of this submission alone.
     """
-    lines, counted, breaks = [], dict.fromkeys(("new", "removed", "changed", "same"), 0), False
+    lines, counts_by_kind, breaks = [], dict.fromkeys(("new", "removed", "changed", "same"), 0), False
     for track in chosen:
         folder = PUBLISHED / track
         before = {path.stem for path in git.files_at(commit, folder) if path.parent == folder and "-" in path.stem}
@@ -67,18 +67,18 @@ def comparison(commit: str, chosen: list[str], published: bool, only: str = "") 
             then = _at(commit, track, row) if row in before else None
             now = baselines.built_row(track, row) if row in built else baselines.published_row(track, row)
             kind, cells, moved = _compared(then, now)
-            counted[kind] += 1
+            counts_by_kind[kind] += 1
             breaks = breaks or moved
             lines += [_line(f"{row} on {track}, {kind}", *cell) for cell in cells]
     text = [f"### Rows against the merge base `{commit[:12]}`\n"]
-    text.append(", ".join(f"{count} {kind}" for kind, count in counted.items()))
+    text.append(", ".join(f"{count} {kind}" for kind, count in counts_by_kind.items()))
     if lines:
         text += ["\n| row | number | merge base | now | images changed |\n|---|---|--:|--:|--:|", *lines]
     return "\n".join(text), breaks
 
 
 def _at(commit: str, track: str, row: str) -> Built:
-    """A row as it was published at a commit."""
+    """Return a row as it was published at a commit."""
 
     def read(kind: type[Model], name: str) -> Model | None:
         path = PUBLISHED / track / name
@@ -88,16 +88,16 @@ def _at(commit: str, track: str, row: str) -> Built:
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the file"
-            words = f"{path} at {commit[:12]} does not fit today's code ({place}: {first['msg']})"
+            words = f"{path} at {commit[:12]} does not fit the present code ({place}: {first['msg']})"
             raise BenchmarkError(f"{words}; name a later commit by --base") from None
 
     record = read(Record, f"{row}.json")
-    assert record is not None  # it was listed
+    assert record is not None  # the commit has it
     return Built(record, read(PerImage, f"images/{row}.json"), None)
 
 
 def _compared(before: Built | None, after: Built | None) -> tuple[str, list[tuple[str, str, str, str]], bool]:
-    """What became of a row, the cells of what differs, and whether more than bytes does: a new row breaks nothing."""
+    """Return what became of a row, the cells of its differences, and whether it breaks: a new row or other bytes do not."""
     if after is None:
         return "removed", [("", "", "", "")], True
     if before is None:
@@ -109,6 +109,6 @@ def _compared(before: Built | None, after: Built | None) -> tuple[str, list[tupl
 
 
 def _line(*cells: str) -> str:
-    """A line of a Markdown table; names come from a stranger's files."""
+    """Return a line of a Markdown table. Names come from contributors' files, so they are escaped."""
     escaped = [re.sub(r"([\\|`\[])", r"\\\1", text).replace("<", "&lt;") for text in cells]
     return f"| {' | '.join(escaped)} |"

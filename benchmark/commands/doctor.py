@@ -1,4 +1,4 @@
-"""`rvb doctor`: whether this machine and its checkout are ready; a line a check."""
+"""`rvb doctor`: check that this machine and its checkout are ready; one line a check."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from benchmark.runtime.paths import WORK
 from benchmark.specs.run_settings import run_settings
 
 CONSTRAINTS = Path("constraints.txt")
-ROOM = 2.0  # GiB that a run of the digits track and its cache want
+ROOM = 2.0  # GiB that a run of the digits track and its cache need
 WORDS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 
-# a note keeps `rvb repro` from nothing, but says what to do for the rest; a check also fails by a BenchmarkError
+# `rvb repro` works in spite of a note; a check also fails by a BenchmarkError
 Finding = tuple[Literal["ok", "note", "fail"], str]
 
 
@@ -52,8 +52,8 @@ def doctor(engine: MachinesOption = None) -> None:
         raise typer.Exit(1)
 
 
-def _needed(found: str | None, otherwise: str) -> Finding:
-    return ("ok", found) if found else ("fail", otherwise)
+def _needed(place: str | None, otherwise: str) -> Finding:
+    return ("ok", place) if place else ("fail", otherwise)
 
 
 def _checkout() -> Finding:
@@ -62,61 +62,63 @@ def _checkout() -> Finding:
 
 
 def _packages() -> Finding:
-    """Those that the project requires, then the versions that its figures were made with."""
+    """Check that required packages are installed, in the versions that made the published numbers."""
     required = [line for line in requires("robust-vit-bench") or [] if "extra ==" not in line]
-    here = {name: installed(name) for name in {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in required}}
-    if lost := sorted(name for name, found in here.items() if not found):
-        return "fail", f"{', '.join(lost)} not installed; run: pip install -c {CONSTRAINTS} -e ."
+    names = {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in required}
+    present = {name: installed(name) for name in names}
+    install = f"run: pip install -c {CONSTRAINTS} -e ."
+    if lost := sorted(name for name, version in present.items() if not version):
+        return "fail", f"{', '.join(lost)} not installed; {install}"
     lines = CONSTRAINTS.read_text().splitlines() if CONSTRAINTS.exists() else []
-    wanted = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
-    found = {name: here.get(name, "").partition("+")[0] for name in wanted}  # torch's builds say +cpu
-    other = [f"{n} {here[n]} for {w}" for n, w in sorted(wanted.items()) if found[n] and found[n] != w.strip()]
+    pinned = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    other = [
+        f"{name} {present[name]} for {version}"
+        for name, version in sorted(pinned.items())
+        if present.get(name) and present[name].partition("+")[0] != version.strip()  # torch's builds say +cpu
+    ]
     if other:
-        words = f"{', '.join(other)}: numbers may differ from published ones"
-        return "note", f"{words}; run: pip install -c {CONSTRAINTS} -e ."
-    return "ok", f"{len(here)} required ones, of the versions in {CONSTRAINTS}"
+        return "note", f"{', '.join(other)}: numbers may differ from published ones; {install}"
+    return "ok", f"{len(present)} required ones, of the versions in {CONSTRAINTS}"
 
 
 def _arithmetic() -> Finding:
-    wanted = run_settings().arithmetic
-    if arithmetic.possible(wanted) == wanted:
-        return "ok", wanted
+    asked = run_settings().arithmetic
+    if arithmetic.possible(asked) == asked:
+        return "ok", asked
     return "note", "no x86-64 with AVX2, so native: numbers differ from other machines' in rounding, and rows move"
 
 
 def _sandbox() -> Finding:
-    """What holds the code of submissions, before any of it runs."""
+    """Check what confines submitted code, before any of it runs."""
     from benchmark.sandbox.confinement import PARTS
     from benchmark.sandbox.submitted import in_force, in_words
 
-    parts = in_force()  # whose error says what a full one lacks
+    parts = in_force()  # raises what a full sandbox lacks
     lacking = [part for part in PARTS if part not in parts]
     if not parts:
         return "note", "none: submissions' code may do what you may; set `wall: full` in params.yaml"
     if lacking == ["namespaces"]:
         return "ok", f"{in_words(parts)}; no namespaces, which this machine does not let its users make, nor need be"
     if lacking:
-        return (
-            "note",
-            f"{in_words(parts)}, without {', '.join(lacking)}: a submission's code could read the test labels",
-        )
+        words = f"{in_words(parts)}, without {', '.join(lacking)}"
+        return "note", f"{words}: a submission's code could read the test labels"
     return "ok", in_words(parts)
 
 
 def _gpu() -> Finding:
-    """What `params.yaml` asks for, and what torch finds, without starting it."""
+    """Check the devices of params.yaml, and count GPUs without starting one."""
     from benchmark.runtime.torch_setup import set_up
 
     settings = run_settings()
     for device in dict.fromkeys((settings.train.device, settings.evaluate.device)):
-        set_up(device)  # whose words say what is wrong
+        set_up(device)  # raises what is wrong
     import torch
 
     count = torch.cuda.device_count()
-    found = f"{count} found" if count else "none found"
+    gpus = f"{count} found" if count else "none found"
     if count and settings.devices == "cpu":
-        found += "; `device: cuda` in params.yaml uses it"
-    return "ok", f"{found}; training on {settings.train.device}, evaluation on {settings.evaluate.device}"
+        gpus += "; `device: cuda` in params.yaml uses it"
+    return "ok", f"{gpus}; training on {settings.train.device}, evaluation on {settings.evaluate.device}"
 
 
 def _room() -> Finding:

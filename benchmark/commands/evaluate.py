@@ -1,4 +1,4 @@
-"""`rvb evaluate`: `benchmark.evaluate` for a model in a file of one's own. It needs no checkout."""
+"""`rvb evaluate`: `benchmark.evaluate` for a model in a file. It needs no checkout."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ def evaluate(
     from benchmark.evaluation import own_file
     from benchmark.evaluation.evaluate import evaluate as evaluated
 
-    wanted = None if attack is None else [_threat(one) for one in attack if one != "none"]
-    if bad := next(
-        (path for path in save or () if path.suffix not in (".html", ".json", ".csv", ".safetensors")), None
-    ):
-        raise BenchmarkError(f"{bad}: a report is saved as .html, .json, .csv or .safetensors")
+    threats = None if attack is None else [_threat(words) for words in attack if words != "none"]
+    for path in save or ():
+        if path.suffix not in (".html", ".json", ".csv", ".safetensors"):
+            raise BenchmarkError(f"{path}: a report is saved as .html, .json, .csv or .safetensors")
     network = own_file.build(model)
     if weights:
         own_file.load_weights(network, weights)
@@ -50,7 +49,7 @@ def evaluate(
     except (RuntimeError, AssertionError) as error:
         raise BenchmarkError(f"the model does not go to {device}: {str(error).splitlines()[0]}") from None
     report = evaluated(
-        network, track, count=count, attacks=wanted, certificate=certificate, sigma=sigma, minutes=minutes, folder=folder,
+        network, track, count=count, attacks=threats, certificate=certificate, sigma=sigma, minutes=minutes, folder=folder,
         engine=engine or "fast", batch_size=batch_size, device=device,
     )  # fmt: skip
     console.print(str(report), markup=False)

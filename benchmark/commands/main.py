@@ -1,4 +1,4 @@
-"""The command `rvb`: puts the commands together, works from the repository's root, and says errors in one line."""
+"""The command `rvb`: all commands together, run from the repository's root, with errors in one line."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _start() -> None:
-    """Work from the repository's root, wherever inside it the command was typed, and in the arithmetic of params.yaml."""
+    """Run the command from the repository's root, in the arithmetic of params.yaml."""
     if terminal.COMPLETE in os.environ:
         with suppress(BenchmarkError):
             os.chdir(paths.root())

@@ -1,4 +1,4 @@
-"""Commands of the pipeline: `rvb repro`, `rvb plan`, `rvb pipeline`, `rvb step`. torch is imported by what they call."""
+"""Commands of the pipeline: `rvb repro`, `rvb plan`, `rvb pipeline`, `rvb step`. Only what they call imports torch."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def plan(rows: RowsArgument = None, track: TrackOption = "digits", everything: A
     sums, unknown = [0.0, 0.0], 0
     for row in building.chosen_rows(track, rows or (), everything)[0]:
         table.add_row(row.name, style="bold")
-        known = costs(row)
+        costs_by_step = costs(row)
         for step in protocol.plan(row):
-            cost = known.get(step.name, {})
+            cost = costs_by_step.get(step.name, {})
             unknown += not cost
             shown = [cost.get(key) for key in ("wall_seconds", "core_seconds", "device_seconds")]
             sums = [total + (much or 0.0) for total, much in zip(sums, shown, strict=False)]
@@ -117,20 +117,23 @@ def step(
     engine: EngineOption = None,
 ) -> None:
     """Run one step by hand, outside DVC (to debug a submission)."""
-    if name != "data":
-        protocol.load(name)
-    if (name == "data") == bool(row):
-        needs = "the data step takes no row" if row else f"step {name} needs a row: <submission>-<variant>"
-        raise BenchmarkError(needs)
-    with using_engine(engine or ""):
-        if engine and (name == "data" or "engine" not in protocol.planned(load_row(track, row), name).settings):
+    if name == "data":
+        if row:
+            raise BenchmarkError("the data step takes no row")
+        if engine:
             raise BenchmarkError("only attack steps have engines")
-        if row:
-            inputs.of_row(load_row(track, row), code.digests)  # else it would be left out
         inputs.write(track)
-        if row:
-            protocol.planned(load_row(track, row), name).execute(again=True)
-        else:
-            protocol.run("data", track)
+        protocol.run("data", track)
+        return
+    protocol.load(name)
+    if not row:
+        raise BenchmarkError(f"step {name} needs a row: <submission>-<variant>")
+    with using_engine(engine or ""):
+        planned = protocol.planned(load_row(track, row), name)
+        if engine and "engine" not in planned.settings:
+            raise BenchmarkError("only attack steps have engines")
+        inputs.of_row(load_row(track, row), code.digests)  # raises what `write` would leave out
+        inputs.write(track)
+        planned.execute(again=True)
     if engine:
-        inputs.write(track)  # what params.yaml says, for the next `rvb repro`
+        inputs.write(track)  # with the engine of params.yaml, for the next `rvb repro`

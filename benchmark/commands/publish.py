@@ -1,4 +1,4 @@
-"""`rvb publish`: Records and studies that git keeps."""
+"""`rvb publish`: copy Records and studies to where git keeps them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def publish(
 
 
 def rows_of(track: str, everything: bool) -> list[str]:
-    """The rows that `rvb repro` builds; with `everything` those that say `default: false` too."""
+    """Return the rows that `rvb repro` builds; with `everything` also those with `default: false`."""
     tracks.load(track)
     rows = load_rows(track)
     if not rows:
@@ -56,8 +56,8 @@ def rows_of(track: str, everything: bool) -> list[str]:
 
 
 def publish_rows(track: str, rows: list[str], reason: str) -> None:
-    """Publish all of these rows or none: what is published moves only for a reason that is given."""
-    built = {row: made for row in rows if (made := baselines.built_row(track, row))}
+    """Publish all of these rows or none. A published number moves only for a given reason."""
+    built = baselines.built(track, rows)
     if missing := [row for row in rows if row not in built]:
         default = {*missing} <= {*rows_of(track, everything=False)}
         again = f"rvb repro --track {track}" + ("" if default else " --all")
@@ -68,14 +68,14 @@ def publish_rows(track: str, rows: list[str], reason: str) -> None:
         )
     if faults := baselines.changed_rules(track):
         raise BenchmarkError(faults[0])
-    kept = {row: baselines.published_row(track, row) for row in rows}
-    moved = {row: words for row, made in built.items() if (words := _moved(kept[row], made))}
+    kept = baselines.published(track, rows)
+    moved = {row: words for row, made in built.items() if (words := _moved(kept.get(row), made))}
     if moved and not reason:
         first = next(iter(moved))
         more = f" and {len(moved) - 1} rows more" if len(moved) > 1 else ""
         raise BenchmarkError(f"{first} would change ({moved[first]}){more}; say why: --reason '...'; nothing published")
     for row, made in built.items():
-        before = kept[row]
+        before = kept.get(row)
         why = reason if row in moved else before.record.reason if before else ""
         built[row] = replace(made, record=made.record.model_copy(update={"reason": why}))
     reproduced.update(PUBLISHED / track, {}, forget=moved)
@@ -87,7 +87,7 @@ def publish_rows(track: str, rows: list[str], reason: str) -> None:
 
 
 def _moved(before: Built | None, built: Built) -> str:
-    """The first number, fact or digest that is not as published, in words; "" where all are, or it is published first."""
+    """Return the first number, fact or digest that is not as published, in words; "" where there is none."""
     if before is None:
         return ""
     comparison = compare_row(before, built, alike=True)
@@ -97,7 +97,7 @@ def _moved(before: Built | None, built: Built) -> str:
 
 
 def _write(track: str, rows: Mapping[str, Built]) -> list[Path]:
-    """Write rows and their weights; return the files of the rows."""
+    """Write rows and their weights. Return the files of the rows."""
     folder, machines, written = PUBLISHED / track, baselines.machines(track), []
     for row, made in rows.items():
         assert made.images is not None  # checked by who publishes
@@ -112,10 +112,10 @@ def _write(track: str, rows: Mapping[str, Built]) -> list[Path]:
 
 
 def _write_weights(track: str, row: str, sha256: str) -> None:
-    """Copy a row's weights beside its Record; those of another build go, and larger ones are left out."""
+    """Copy a row's weights beside its Record, up to LARGEST bytes. Remove those of another build."""
     made, kept = WORK / track / row / "train/model.safetensors", PUBLISHED / track / "weights" / f"{row}.safetensors"
     if made.exists() and files.sha256_file(made) != sha256:
-        raise BenchmarkError(f"{made} is not what the Record was made of; run `rvb repro {row} --track {track}`")
+        raise BenchmarkError(f"{made} are not the weights of the Record; run `rvb repro {row} --track {track}`")
     if kept.exists() and files.sha256_file(kept) != sha256:
         kept.unlink()
     if not made.exists() or kept.exists():
@@ -128,7 +128,7 @@ def _write_weights(track: str, row: str, sha256: str) -> None:
 
 
 def _note_reason(track: str, rows: Iterable[str], reason: str) -> None:
-    """Write into CHANGELOG why published rows moved, the newest first."""
+    """Write into CHANGELOG why published rows moved, newest first."""
     text = baselines.CHANGELOG.read_text() if baselines.CHANGELOG.exists() else "# Changelog\n"
     head, _, rest = text.partition(HEADING)
     head = head if HEADING in text else f"{text.rstrip()}\n\n"

@@ -1,4 +1,4 @@
-"""`rvb regress`: what was built held against what is published."""
+"""`rvb regress`: compare built rows with the published ones."""
 
 from __future__ import annotations
 
@@ -41,14 +41,13 @@ def regress(
         return
     commit = git.clean_commit() if mark else ""
     default = rows_of(track, everything=False)
-    known = sorted({*rows_of(track, everything=True), *baselines.published_rows(track)})
+    names = sorted({*rows_of(track, everything=True), *baselines.published_rows(track)})
     for row in rows or ():
-        if row not in known:
-            raise BenchmarkError(f"{track} has no row {row!r}{near_miss(row, known)}")
-    chosen = rows or known
+        if row not in names:
+            raise BenchmarkError(f"{track} has no row {row!r}{near_miss(row, names)}")
+    chosen = rows or names
     baselines.check(track, chosen)
-    before = {row: one for row in chosen if (one := baselines.published_row(track, row))}
-    built = {row: one for row in chosen if (one := baselines.built_row(track, row))}
+    before, built = baselines.published(track, chosen), baselines.built(track, chosen)
     if not built and not rows:
         raise BenchmarkError(f"nothing is built here to compare; run `rvb repro --track {track}` first")
     comparisons = compare_rows(before, built, rows or default)
@@ -81,7 +80,7 @@ def _mark(track: str, published: Mapping[str, Built], built: Mapping[str, Built]
 
 
 def present_code(track: str) -> dict[str, dict[str, str]]:
-    """Return the digest of the present code of each step, by row and step."""
+    """Return the digest of each step's present code, by row and step."""
     digests: dict[str, dict[str, str]] = defaultdict(dict)
     for path, content in inputs.contents(track).items():
         if "code" in content:
@@ -90,7 +89,7 @@ def present_code(track: str) -> dict[str, dict[str, str]]:
 
 
 def _print_row(comparison: RowComparison, headline: set[str]) -> None:
-    """Print each headline number and whatever differs, then what is to be said of the row as a whole."""
+    """Print each headline number, whatever differs, and the notes on the row as a whole."""
     row, lines = comparison.row, comparison.lines
     if lines:
         table = Table("metric", "published", "built", "images changed", "p", "verdict", title=row)

@@ -26,7 +26,7 @@ from benchmark.specs.seeds import variant_of
 from benchmark.studies import grids
 from benchmark.studies.declared import published_files
 
-SHOWN = ("clean", "robust", "certified")  # what ranks; smoothed versions are other classifiers
+SHOWN = ("clean", "robust", "certified")  # numbers that rank; smoothed versions are other classifiers
 
 
 def list_rows(
@@ -35,8 +35,8 @@ def list_rows(
     """List tracks, their rows and studies: what is built here, what is published. `dvc status` says what is stale."""
     loaded = grids.load_all()
     for name in [tracks.load(track).name] if track else tracks.names():
-        rows = load_rows(name)
-        console.print(f"[bold]{name}[/]  {tracks.load(name).title} (version {tracks.load(name).version})")
+        rows, rules = load_rows(name), tracks.load(name)
+        console.print(f"[bold]{name}[/]  {rules.title} (version {rules.version})")
         for row in rows:
             left_out = "" if row.default else "; by `rvb repro --all` alone"
             title = row.submission.variants[row.variant].title
@@ -48,7 +48,7 @@ def list_rows(
         published = {path.stem for path in published_files(name)}
         for grid in [grid for grid in loaded if grid.track.name == name]:
             if variant_of(grid.name) and grid.id not in published:
-                continue  # every row has one; a line below says so
+                continue  # every row has one: see the last line
             also = "; published" if grid.id in published else ""
             console.print(f"  {grid.command.removeprefix('rvb ')}  {grid.study.title} ({grid.study.source}){also}")
         if grids.trained_rows(name):
@@ -65,12 +65,12 @@ def board(
 
     Of the Records built here; of the published ones where none is.
     """
-    rules, known, kept = tracks.load(track), [row.name for row in load_rows(track)], baselines.published_rows(track)
-    built = {} if published else {row: made for row in known if (made := baselines.built_numbers(track, row))}
-    where = f"built here, in {WORK / track}" if built else f"published in {PUBLISHED / track}"
-    rows = built or {row: made for row in kept if (made := baselines.published_row(track, row))}
+    rules, declared = tracks.load(track), [row.name for row in load_rows(track)]
+    built = {} if published else {row: made for row in declared if (made := baselines.built_numbers(track, row))}
+    rows = built or baselines.published(track)
     if not rows:
         raise BenchmarkError(f"no row of {track} is built here or published; run `rvb repro --track {track}`")
+    where = f"built here, in {WORK / track}" if built else f"published in {PUBLISHED / track}"
     counted = {row: baselines.counted(track, made) for row, made in rows.items()}
     numbers = {row: headline(record) for row, (record, _) in counted.items()}
     names = [name for name in headline_names(rules) if name.startswith(SHOWN)]
@@ -79,17 +79,17 @@ def board(
     table.add_column("row", overflow="fold")  # in a narrow terminal; numbers stay whole
     for name in names:
         table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
-    for row, of_row in sorted(numbers.items(), key=lambda item: (-item[1][key].value, item[0])):
-        table.add_row(row, *(f"{100 * of_row[name].value:.1f}" if name in of_row else "–" for name in names))
-    wide = None if console.is_terminal else 200  # a file has no width that a name would have to be folded to
+    for row, shares in sorted(numbers.items(), key=lambda item: (-item[1][key].value, item[0])):
+        table.add_row(row, *(f"{100 * shares[name].value:.1f}" if name in shares else "–" for name in names))
+    wide = None if console.is_terminal else 200  # names are folded to a terminal alone
     Console(highlight=False, width=wide).print(table)
-    shown = [share for of_row in numbers.values() for name, share in of_row.items() if name in names]
+    shown = [share for shares in numbers.values() for name, share in shares.items() if name in names]
     reach = max(100 * max(p.high - p.value, p.value - p.low) for p in shown)
     images = " or ".join(str(n) for n in sorted({p.n for p in shown}))
     console.print(f"Percent of {images} test images; 95% intervals reach up to {reach:.1f} points to either side.")
     if lowered := [f"{row} ({credit})" for row, (_, credit) in counted.items() if credit]:
         console.print(f"Lowered by adversarial images that others brought: {', '.join(lowered)}", markup=False)
-    if missing := [name for name in known if name not in rows]:
+    if missing := [name for name in declared if name not in rows]:
         others = " (`rvb board --published` shows the published ones)" if built else ""
         console.print(f"Not {'built here' if built else 'published'}: {', '.join(missing)}{others}")
 
@@ -109,8 +109,8 @@ def show(row: RowArgument, track: TrackOption = "digits") -> None:
     warnings = [f"{attack.id}: {warning}" for attack in record.attacks for warning in attack.warnings]
     if record.training and record.training.overfitting and record.training.overfitting.found:
         warnings.append(f"training: {record.training.overfitting.words}")
-    for doubt in record.reliability.failing if record.reliability else ():
-        warnings.append(f'doubt about "{doubt.name}": {doubt.measured}. {doubt.explanation}')
+    for indicator in record.reliability.failing if record.reliability else ():
+        warnings.append(f'"{indicator.name}" fails: {indicator.measured}. {indicator.explanation}')
     for warning in warnings:
         console.print(f"warning: {warning}")
 
@@ -121,7 +121,7 @@ def site(
 ) -> None:
     """Render the front page and every track's board, model, paper and compare pages, in work/site.
 
-    Of rows that are built here, and of the published ones.
+    They show the rows that are built here, and the published ones.
     """
     for track in baselines.published_tracks():
         inputs.write_papers(track)

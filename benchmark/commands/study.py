@@ -1,4 +1,4 @@
-"""`rvb study`: a table of a paper, or a row with other seeds. torch is imported by the calls that need it."""
+"""`rvb study`: a table or figure of a paper, or a row with other seeds. Only calls that need torch import it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from benchmark.studies.declared import read_published
 if TYPE_CHECKING:
     from benchmark.records.study_table import Column, Entry
 
-UNKNOWN = "–"  # as columns write what is not known
+UNKNOWN = "–"  # as columns write NaN
 
 
 def study(
@@ -60,7 +60,7 @@ def study(
 
 
 def _seeds_of_rows(track: str) -> list[str]:
-    """The studies over seeds of a track's rows; a line for each row that has none."""
+    """Return the studies over seeds of a track's rows. Print a line for each row that has none."""
     tracks.load(track)
     trained = grids.trained_rows(track)
     for submission, variant in submissions.rows(track):
@@ -70,7 +70,7 @@ def _seeds_of_rows(track: str) -> list[str]:
 
 
 def _check(owner: str, name: str, track: str, mark: bool) -> None:
-    """Compare one retrained run with the published one; a BenchmarkError where they differ."""
+    """Compare one retrained run with the published one. Raise a BenchmarkError where they differ."""
     from benchmark.pipeline.reproduce import reproduce
 
     commit = git.clean_commit() if mark else ""
@@ -90,23 +90,26 @@ def _check(owner: str, name: str, track: str, mark: bool) -> None:
 
 
 def print_study(published: PublishedStudy) -> None:
-    """Each setting's mean and range over seeds, curves in tables of their own, then what the differences show."""
+    """Print each setting's mean and range over seeds, curves in tables of their own, then what the differences show."""
     from benchmark.records.study_points import point_sheets
     from benchmark.records.study_table import sheets, table
 
-    found, study = table(published), published.study
+    numbers, study = table(published), published.study
     title = f"{study.title} ({study.source})"
-    if found.flat:
-        lines = [(line.cell, *(_said(found.columns[i], line.entries[i]) for i in found.flat)) for line in found.lines]
-        _print_table(title, ("setting", *(found.columns[i].title for i in found.flat)), lines)
-    for sheet in sheets(found):
-        lines = [(row.name, *(_said(column, entry) for column, entry in row.entries)) for row in sheet.rows]
+    if numbers.flat:
+        columns = {i: numbers.columns[i] for i in numbers.flat}
+        lines = [
+            (line.cell, *(_text(column, line.entries[i]) for i, column in columns.items())) for line in numbers.lines
+        ]
+        _print_table(title, ("setting", *(column.title for column in columns.values())), lines)
+    for sheet in sheets(numbers):
+        lines = [(row.name, *(_text(column, entry) for column, entry in row.entries)) for row in sheet.rows]
         _print_table(title, (sheet.title, *sheet.heads), lines)
     for points in point_sheets(published):
         _print_table(title, (points.title, *points.heads), points.rows)
     for label, why in published.result.left_out.items():
         console.print(f"left out: {label}; {why}")
-    console.print("\n".join(found.words))
+    console.print("\n".join(numbers.words))
     for finding in published.findings:
         interval = f"{finding.low:+.3g} to {finding.high:+.3g}"
         console.print(
@@ -114,13 +117,13 @@ def print_study(published: PublishedStudy) -> None:
         )
 
 
-def _said(column: Column, entry: Entry) -> str:
+def _text(column: Column, entry: Entry) -> str:
     mean = column.text(entry.mean)
     return UNKNOWN if mean == UNKNOWN else f"{mean} ({column.text(entry.low)} to {column.text(entry.high)})"
 
 
 def _print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """In as many tables as the console is too narrow for; each begins with the first column."""
+    """Print a table, in parts where the console is too narrow. Each part begins with the first column."""
     widths = [max(cell_len(row[i]) for row in (heads, *rows)) + 3 for i in range(len(heads))]
     parts: list[list[int]] = [[]]
     for i in range(1, len(heads)):

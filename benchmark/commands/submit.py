@@ -1,4 +1,4 @@
-"""A submission: begun by `rvb new`, tried by `rvb check`, and built, published and committed by `rvb submit`."""
+"""A submission: `rvb new` begins it, `rvb check` tries it, `rvb submit` builds, publishes and commits it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from benchmark.specs.run_settings import run_settings
 
 TEMPLATE = Path(__file__).parent / "template"
 NAME = re.compile(r"(?P<author>[A-Z][A-Za-z]*)(?P<year>(?:19|20)\d\d)(?P<word>[A-Z][A-Za-z0-9]*)")
-LONGEST = 60  # a row's name stands in file names, with more around it
+LONGEST = 60  # characters of a name, which becomes part of file names
 MAIN = ("main", "master")  # branches on which nothing is committed
 GENERATED = ("pipelines", "dvc.yaml", "dvc.lock", "leaderboard/results", "README.md", "CHANGELOG.md")
 
@@ -47,8 +47,9 @@ def new(
 
 
 def write_submission(name: str, title: str = "", authors: str = "", url: str = "") -> list[Path]:
-    """Write submissions/<name>; return the files. submission.yaml, which makes the folder a submission, comes last. A
-    BenchmarkError for a name that is not <Name><Year><Word>, or a folder that is there, be it in other letter case.
+    """Write submissions/<name>, submission.yaml last: it makes the folder a submission. Return the files.
+
+    Raise a BenchmarkError for a name that is not <Name><Year><Word>, or a folder that exists, in any letter case.
     """
     parts = NAME.fullmatch(name)
     if not parts or len(name) > LONGEST:
@@ -90,12 +91,11 @@ def check(
 
 
 def _print(report: CheckReport) -> None:
-    """A line a check, by row; then what a maintainer would look at."""
-    for place, checks in groupby(report.checks, lambda one: (one.row, one.track)):
+    """Print a line a check, by row, then the notes for maintainers."""
+    for place, checks in groupby(report.checks, lambda check: (check.row, check.track)):
         console.print(" on ".join(place) if place[0] else report.submission, style="bold")
-        for one in checks:
-            verdict = "ok  " if one.ok else "FAIL"
-            console.print(f"  {verdict}  {one.name}: {one.found}", markup=False)
+        for check in checks:
+            console.print(f"  {'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.found}", markup=False)
     if report.notes:
         console.print("what a maintainer would look at", style="bold")
     for note in report.notes:

@@ -1,6 +1,6 @@
-"""What the commands share: the console they print on, the options that several take, and what a shell completes.
+"""Shared parts of the commands: the console, options that several take, and shell completion.
 
-Outside a checkout, and where a submission does not load, nothing is completed and nothing said: a shell has no place for it.
+Outside a checkout, and where a submission does not load, completion is silent: a shell has no place for messages.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from benchmark.specs import submissions, tracks
 from benchmark.specs.threat import Engine
 
 COMPLETE = "_RVB_COMPLETE"  # set by a shell that asks for completions
-INTERRUPTED = 130  # the exit status of what Ctrl-C ended, as shells have it
-NARROWEST = 80  # columns that tables are printed in, at least: numbers are not cut
+INTERRUPTED = 130  # the exit status after Ctrl-C, as in shells
+NARROWEST = 80  # the least width of tables, so that numbers are not cut
 console = Console(highlight=False, soft_wrap=True, width=max(NARROWEST, Console().width))
 
 
 def row_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete rows of the track that --track names, but for those already given."""
+    """Return the rows that complete a word: of the track that --track names, without those already given."""
     given = context.params.get("rows") or ()
     with suppress(BenchmarkError):
         rows = submissions.rows(context.params.get("track") or "digits")
@@ -58,7 +58,7 @@ ReasonOption = Annotated[
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Say, when Ctrl-C ends the block, that the same command goes on."""
+    """Say, when Ctrl-C ends the block, that the same command resumes the work."""
     try:
         yield
     except KeyboardInterrupt:

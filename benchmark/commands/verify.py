@@ -1,4 +1,4 @@
-"""`rvb verify`: Records computed again from stored bytes, or anybody's adversarial images judged against a row."""
+"""`rvb verify`: recompute Records from stored bytes, or evaluate anybody's adversarial images on a row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stdout
-from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,15 +52,15 @@ def verify(
     ] = os.cpu_count() or 1,
     as_json: JsonOption = False,
     adversarial: Annotated[
-        Path | None, typer.Option(help="A safetensors file of adversarial images to judge against one row.")
+        Path | None, typer.Option(help="A safetensors file of adversarial images to evaluate on one row.")
     ] = None,
     write: Annotated[
         bool, typer.Option("--write", help="With --adversarial: keep what it breaks beside the published Record.")
     ] = False,
 ) -> None:
-    """Compute verdicts, distances and counts of rows again from what is stored; exit status 1 if anything is otherwise.
+    """Recompute verdicts, distances and counts of rows from stored bytes; exit status 1 if anything differs.
 
-    With --adversarial: which images of a row these adversarial images break; exit status 1 if a certificate is contradicted.
+    With --adversarial: show which images of a row these break; exit status 1 if they contradict a certificate.
     """
     if adversarial is None and write:
         raise BenchmarkError("--write keeps what --adversarial breaks; give both")
@@ -69,8 +68,8 @@ def verify(
         raise BenchmarkError("--all verifies every published row; leave out rows and --adversarial")
     if adversarial is not None:
         if not rows or len(rows) > 1:
-            raise BenchmarkError("--adversarial is judged against one row; name it, <submission>-<variant>")
-        _judge(track or DIGITS, rows[0], paths.as_typed(adversarial), write, as_json)
+            raise BenchmarkError("--adversarial is evaluated on one row; name it, <submission>-<variant>")
+        _evaluate(track or DIGITS, rows[0], paths.as_typed(adversarial), write, as_json)
         return
     if not rows and not every:
         raise BenchmarkError("name rows to verify, <submission>-<variant>, or --all")
@@ -82,9 +81,9 @@ def verify(
             if not as_json:
                 _print(verification)
     if as_json:
-        typer.echo(json.dumps([each.model_dump(mode="json") for each in verifications], indent=1))
-    tiers = {(each.track, each.row): each.tier for each in verifications}
-    if failed := list(dict.fromkeys(each.row for each in verifications if not each.holds)):
+        typer.echo(json.dumps([verification.model_dump(mode="json") for verification in verifications], indent=1))
+    tiers = {(verification.track, verification.row): verification.tier for verification in verifications}
+    if failed := list(dict.fromkeys(verification.row for verification in verifications if not verification.holds)):
         raise BenchmarkError(f"{len(failed)} of {len(tiers)} rows do not hold: {', '.join(failed)}")
     if as_json:
         return
@@ -96,10 +95,10 @@ def verify(
 
 
 def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int) -> Iterator[Verification]:
-    """Verify each Record of these rows, `jobs` at a time. A BenchmarkError for a row that is neither built nor published."""
+    """Verify each Record of these rows, `jobs` at a time. Raise a BenchmarkError for a row neither built nor published."""
     tracks.load(track)
-    found = [(row, target) for row in rows for target in targets(track, row)]
-    if not found:
+    chosen = [(row, target) for row in rows for target in targets(track, row)]
+    if not chosen:
         return
 
     from benchmark.evaluation.replay.verify import verify as verify_record
@@ -110,13 +109,13 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int)
         try:
             with redirect_stdout(sys.stderr):
                 data.execute(track)
-        except BenchmarkError as error:  # verified as far as it goes without
+        except BenchmarkError as error:  # rows are verified as far as they can be without images
             print(f"no images: {error}", file=sys.stderr)
 
     device = set_up(run_settings().evaluate.device)
     calls = [
         (target, _present(track, row, "" if target.own else target.record.sha256["weights"]), device, sample, seed)
-        for row, target in found
+        for row, target in chosen
     ]
     yield from _in_forks(verify_record, calls, 1 if device.type == "cuda" else jobs)
 
@@ -126,8 +125,8 @@ def _in_forks(
 ) -> Iterator[Verification]:
     """Yield the verification of each target, in order, made in a process of its own, `jobs` at a time.
 
-    A process that has started a GPU cannot fork another that uses one, as each sandboxed row does. And the sandboxed
-    processes of a row see nothing of the labels that were read for the row before.
+    A process that has started a GPU cannot fork another that uses one, as each sandboxed row does. And so the sandboxed
+    processes of a row see no labels that were read for another row.
 
     Args:
         calls: arguments of `verify_record`, the target first.
@@ -138,7 +137,7 @@ def _in_forks(
             arguments = waiting.popleft()
             fork = ProcessPoolExecutor(1, mp_context=get_context("fork"))
             running.append((arguments[0], fork.submit(verify_record, *arguments)))
-            fork.shutdown(wait=False)  # it ends after this call
+            fork.shutdown(wait=False)  # it ends after this target
         target, verification = running.popleft()
         try:
             yield verification.result()
@@ -148,26 +147,27 @@ def _in_forks(
 
 
 def targets(track: str, row: str) -> list[Target]:
-    """The Records of a row: the one built here and the published one, or both as one where they say the same.
+    """Return the built and the published Record of a row, or one target where their numbers and bytes are the same.
 
-    A BenchmarkError where there is neither (the near miss is suggested), or one is damaged.
+    Raise a BenchmarkError, with the near miss, where there is neither, or where one is damaged.
     """
     from benchmark.evaluation.replay.verify import Target
 
     built, published = baselines.built_row(track, row), baselines.published_row(track, row)
     if built and published and (_numbers(built.record), built.images) == (_numbers(published.record), published.images):
         return [Target(published, "built and published")]
-    found = [Target(built, "built")] if built else []
-    found += [Target(published, "published")] if published else []
-    if not found:
+    if not built and not published:
         unknown = isinstance(_present(track, row), BenchmarkError)
         near = near_miss(row, baselines.published_rows(track)) if unknown else f"; run `rvb repro {row}`"
         raise BenchmarkError(f"{row} is neither built here nor published on {track}{near}")
-    return found
+    return [
+        *([Target(built, "built")] if built else []),
+        *([Target(published, "published")] if published else []),
+    ]
 
 
 def _numbers(record: Record) -> Record:
-    """What a Record says of numbers and bytes: not by which code, nor why it was published."""
+    """Return a Record without the digests of its code and the reason of its publication."""
     kept = {name: digest for name, digest in record.sha256.items() if not name.startswith("code ")}
     return record.model_copy(update={"sha256": kept, "reason": ""})
 
@@ -186,9 +186,8 @@ def _print(verification: Verification) -> None:
     lines = [f"{row} on {verification.track}, {verification.of}: {verdict}"]
     lines += [f"  checked: {check.count} {check.what}" for check in verification.checked]
     lines += [f"  not checked: {words}" for words in verification.unchecked]
-    kinds = list(dict.fromkeys(one.what for one in contradictions))
-    for what, group in groupby(sorted(contradictions, key=lambda one: kinds.index(one.what)), lambda one: one.what):
-        same = [one.line for one in group]
+    for what in dict.fromkeys(contradiction.what for contradiction in contradictions):
+        same = [contradiction.line for contradiction in contradictions if contradiction.what == what]
         lines += same[:SHOWN]
         if len(same) > SHOWN:
             lines.append(f"{row}: {what}: {len(same) - SHOWN} images more (--json names all)")
@@ -197,9 +196,11 @@ def _print(verification: Verification) -> None:
         console.print(line, markup=False)
 
 
-def _judge(track: str, name: str, path: Path, write: bool, as_json: bool) -> None:
-    """Print what the images of `path` break; with `write` keep it beside the published Record. A BenchmarkError where the
-    file is refused, the network is not at hand, a certificate is contradicted, or nothing new would be written.
+def _evaluate(track: str, name: str, path: Path, write: bool, as_json: bool) -> None:
+    """Print what the images of `path` break; with `write` keep it beside the published Record.
+
+    Raise a BenchmarkError where the file is refused, the network is missing, a certificate is contradicted, or nothing new
+    would be written.
     """
     from benchmark.evaluation.replay.brought import judge_file, judge_of
     from benchmark.evaluation.replay.findings import some
@@ -211,17 +212,17 @@ def _judge(track: str, name: str, path: Path, write: bool, as_json: bool) -> Non
         raise BenchmarkError(f"{name} is neither built here nor published on {track}; run `rvb repro {name}`")
     if write and published is None:
         raise BenchmarkError(f"{name} is not published on {track}; there is no number to lower: leave out --write")
-    with judge_of(made.record, row, set_up(run_settings().evaluate.device)) as judge:
-        judged = judge_file(path, judge, made.record, made.images)
-    known = brought.read(PUBLISHED / track / brought.FOLDER, made.record)
-    effect = brought.effect(made.record, made.images.scores, known, judged.brought)
-    alarms = judged.brought.contradicted
+    with judge_of(made.record, row, set_up(run_settings().evaluate.device)) as evaluator:
+        evaluated = judge_file(path, evaluator, made.record, made.images)
+    earlier = brought.read(PUBLISHED / track / brought.FOLDER, made.record)
+    effect = brought.effect(made.record, made.images.scores, earlier, evaluated.brought)
+    alarms = evaluated.brought.contradicted
     if as_json:
         robust = [threat.model_dump(mode="json") for threat in effect]
-        typer.echo(files.to_json({**judged.model_dump(mode="json"), "robust": robust}).decode(), nl=False)
+        typer.echo(files.to_json({**evaluated.model_dump(mode="json"), "robust": robust}).decode(), nl=False)
     else:
         lines = [
-            f"{count} images that are right when clean are wrong in {ball}" for ball, count in judged.broken.items()
+            f"{count} images that are right when clean are wrong in {ball}" for ball, count in evaluated.broken.items()
         ]
         for ball in effect:
             words = f"newly broken: images {some(ball.lost)}" if ball.lost else "nothing new"
@@ -232,7 +233,7 @@ def _judge(track: str, name: str, path: Path, write: bool, as_json: bool) -> Non
             words = f"certified at l2 {image.certified:.6g}, broken at {image.l2:.6g} (margin {image.margin:.6g})"
             console.print(f"ALARM: {name}: image {image.image}: {words}", markup=False)
     if write:
-        _keep(track, made.record, judged.brought, known, effect)
+        _keep(track, made.record, evaluated.brought, earlier, effect)
     if alarms:
         first = alarms[0]
         raise BenchmarkError(
@@ -241,18 +242,19 @@ def _judge(track: str, name: str, path: Path, write: bool, as_json: bool) -> Non
         )
 
 
-def _keep(track: str, record: Record, new: Brought, known: tuple[Brought, ...], effect: tuple[Lowered, ...]) -> None:
+def _keep(track: str, record: Record, new: Brought, earlier: tuple[Brought, ...], effect: tuple[Lowered, ...]) -> None:
+    """Write the images that `new` breaks beside the published Record. Raise a BenchmarkError where they break nothing new."""
     if new.credit == brought.UNNAMED:
         raise BenchmarkError("the file's metadata has no `credit`, who is to be named beside the lower number; add it")
-    seen = {(image.image, image.threat) for file in known for image in file.contradicted}
+    seen = {(image.image, image.threat) for file in earlier for image in file.contradicted}
     alarm = any((image.image, image.threat) not in seen for image in new.contradicted)
     if not alarm and not any(ball.lost for ball in effect):
         raise BenchmarkError(f"{record.row}: these images break nothing that still stands; nothing written")
     path = PUBLISHED / track / brought.FOLDER / f"{record.row}.json"
-    earlier = brought.load(path) if path.exists() else None
-    if earlier and (why := brought.stale(earlier, record)):
+    kept = brought.load(path) if path.exists() else None
+    if kept and (why := brought.stale(kept, record)):
         raise BenchmarkError(f"{path} holds {why}; delete it first, or bring those anew; nothing written")
-    every = (*(earlier.brought if earlier else ()), new)
+    every = (*(kept.brought if kept else ()), new)
     made = brought.BrokenRow(track=track, track_version=record.track_version, row=record.row, brought=every)
     files.write(path, to_json(made))
     typer.echo(f"wrote {path}; run `rvb repro` and `python -m leaderboard.readme`, and commit it", err=True)

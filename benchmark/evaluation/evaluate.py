@@ -176,7 +176,11 @@ def load_images(track: str, count: int | None = None) -> tuple[torch.Tensor, tor
     if spec.sha256.get("test", test.digest()) != test.digest():
         pinned = spec.sha256["test"]
         raise BenchmarkError(f"the test images of {track} have sha256 {test.digest()}, the track pins {pinned}")
-    chosen = test.take(evaluation_index(len(test), rules.evaluation.images, rules.evaluation.seed)[:count])
+    index = evaluation_index(len(test), rules.evaluation.images, rules.evaluation.seed)
+    if count is not None:
+        allowed = range(1, len(index) + 1)
+        index = index[: own_model.whole("count", count, allowed, f"from 1 to the {len(index)} images of {track}")]
+    chosen = test.take(index)
     return torch.from_numpy(chosen.floats()), torch.from_numpy(chosen.labels)
 
 

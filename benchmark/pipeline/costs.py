@@ -1,4 +1,4 @@
-"""What each step of a row took: when it last ran here, else when what is published of the row was built."""
+"""What each step of a row took: when it last ran here, else when the published row was built."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ FILE = "times.json"  # beside the published Records of a track
 
 
 def costs(row: Row) -> dict[str, dict[str, Any]]:
-    """Return what each step of the row took (runtime/clock.py); one that ran neither here nor as published is left out."""
+    """Return what each step of the row took (runtime/clock.py). A step that ran neither here nor as published is left out."""
     path = PUBLISHED / row.track.name / FILE
-    known = files.read_json(path).get(row.name, {}) if path.exists() else {}
-    for one in protocol.plan(row):
-        if (here := row.times / f"{one.name}.json").exists():
-            known[one.name] = files.read_json(here)
-    return {one.name: known[one.name] for one in protocol.plan(row) if one.name in known}
+    taken = files.read_json(path).get(row.name, {}) if path.exists() else {}
+    steps = [step.name for step in protocol.plan(row)]
+    for step in steps:
+        if (times := row.times / f"{step}.json").exists():
+            taken[step] = files.read_json(times)
+    return {step: taken[step] for step in steps if step in taken}
 
 
 def publish(track: str, rows: Iterable[str]) -> Path:
-    """Write what the steps of these rows took beside their published Records; return the file."""
+    """Write what the steps of these rows took beside their published Records. Return the file."""
     path = PUBLISHED / track / FILE
     kept = files.read_json(path) if path.exists() else {}
     files.write_json(path, kept | {name: costs(load_row(track, name)) for name in rows})

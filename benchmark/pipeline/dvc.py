@@ -1,4 +1,4 @@
-"""Runs DVC by its command line, with its output in a log."""
+"""Run DVC's command line, with its output in a log."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ Report = Callable[[str], None]
 
 
 def check_place() -> None:
-    """
-    Raises:
-        BenchmarkError: DVC cannot work in this checkout: it has no git repository, or this user may not write to it.
-    """
+    """Raise a BenchmarkError where DVC cannot work: this checkout has no git repository, or the user may not write to it."""
     here = Path.cwd()
     settings = "".join(path.read_text() for path in Path(".dvc").glob("config*") if path.is_file())
     if "no_scm = true" not in settings and not any((folder / ".git").exists() for folder in (here, *here.parents)):
@@ -35,13 +32,17 @@ def check_place() -> None:
 
 
 def changed_stages(files: Sequence[Path]) -> set[str]:
-    """The stages, `<dvc.yaml>:<name>`, that DVC would run now for these files and what they depend on; none after those."""
+    """Return the stages, `<dvc.yaml>:<name>`, that DVC would run for these files and what they depend on.
+
+    Stages that read what those write are not among them, nor the stages `inputs`, which always run.
+    """
     changed = json.loads(ask("status", "--json", "--with-deps", *map(str, files)))
-    return {stage if ":" in stage else f"dvc.yaml:{stage}" for stage in changed}
+    stages = {stage if ":" in stage else f"dvc.yaml:{stage}" for stage in changed}
+    return {stage for stage in stages if not stage.endswith("_data/dvc.yaml:inputs")}
 
 
 def ask(*arguments: str, cwd: Path | None = None) -> str:
-    """What dvc prints. Raise BenchmarkError where it fails."""
+    """Return what dvc prints. Raise a BenchmarkError where it fails."""
     result = subprocess.run([*DVC, *arguments], capture_output=True, text=True, env=environment(), cwd=cwd, check=False)
     if result.returncode:
         raise BenchmarkError(f"dvc {arguments[0]} failed: {failure(result.stderr or result.stdout)}")
@@ -51,45 +52,41 @@ def ask(*arguments: str, cwd: Path | None = None) -> str:
 def run(
     arguments: Sequence[str], name: str, report: Report, about: str = "", variables: Mapping[str, str] | None = None
 ) -> None:
-    """Runs dvc; all it prints goes to the log of this name, lines `about` a row or study also to `report`.
+    """Run dvc. All that it prints goes to the log `name`; lines `about` a row or study also to `report`.
 
     Args:
         variables: of the environment, beside those of this process.
 
     Raises:
-        BenchmarkError: dvc failed: its first error, or else its last line, and the log.
+        BenchmarkError: dvc failed; the message has its first error, or else its last line, and the log.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{name}.log"
+    news = (f"{about}: ", f"{about} is ") if about else ()
     with (
         subprocess.Popen(
             [*DVC, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env=environment() | dict(variables or {}),
         ) as process,
-        log.open("w") as kept,
+        log.open("w", buffering=1) as kept,
     ):  # fmt: skip
         assert process.stdout is not None
         for line in process.stdout:
             kept.write(line)
-            kept.flush()
-            if _is_news(line, about):
+            if line.startswith(news) or " is already running " in line:
                 report(line.strip())
     if process.returncode:
         raise BenchmarkError(f"{failure(log.read_text())} [log: {log}]")
 
 
-def _is_news(line: str, about: str) -> bool:
-    return (bool(about) and line.startswith((f"{about}: ", f"{about} is "))) or " is already running " in line
-
-
 def failure(text: str) -> str:
-    """The first error of a program's output, with the lines that it announces, else its last line."""
+    """Return the first error of a program's output, with the lines that it announces, else its last line."""
     lines = [line.strip() for line in text.splitlines()]
     place = next((i for i, line in enumerate(lines) if line.lower().startswith("error: ")), None)
     if place is None:
         return last_line(text)
     error = lines[place][len("error: ") :]
-    if error.endswith(":"):  # as of who holds a lock
+    if error.endswith(":"):  # names who holds a lock, on the lines below
         error += " " + "; ".join(itertools.takewhile(bool, lines[place + 1 :]))
     return error.strip()
 
@@ -100,11 +97,6 @@ def last_line(text: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """This interpreter first on PATH, since stages run `python`; one thread a process unless the caller says more."""
-    here = str(Path(sys.executable).parent)
-    return {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-        **os.environ,
-        "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
-    }
+    """Return the variables of a stage: this interpreter first on PATH; one thread a process unless the caller sets more."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **os.environ, "PATH": path}

@@ -1,4 +1,4 @@
-"""Which GPUs the stages that run side by side compute on, and so how many run at a time."""
+"""Which GPUs stages compute on side by side, and so how many run at a time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def shared_gpus(settings: RunSettings) -> list[str]:
-    """The GPUs over which stages are spread, as CUDA_VISIBLE_DEVICES names them.
+    """Return the GPUs over which stages are spread, as CUDA_VISIBLE_DEVICES names them.
 
-    None where params.yaml asks for the CPU, and none where it names a GPU by its index, which all stages then share.
+    There are none where params.yaml asks for the CPU, or names a GPU by its index, which all stages then share.
     """
     devices = (settings.train.device, settings.evaluate.device)
     if not any(device in ("cuda", "auto") for device in devices) or _names_one(settings):
@@ -27,9 +27,9 @@ def shared_gpus(settings: RunSettings) -> list[str]:
 
 
 def default_jobs(settings: RunSettings) -> int:
-    """How many stages run at a time unless `--jobs` says: one a GPU, one alone on a GPU that is named, else one a core.
+    """Return how many stages run at a time without `--jobs`: one a GPU, one alone on a GPU that is named, else one a core.
 
-    Where processes share a training, one for so many GPUs or cores.
+    A training that several processes share takes as many GPUs or cores.
     """
     if _names_one(settings):
         return 1
@@ -38,8 +38,9 @@ def default_jobs(settings: RunSettings) -> int:
 
 
 def places(settings: RunSettings, jobs: int) -> queue.SimpleQueue[str | None]:
-    """Places for `jobs` stages at a time: the GPUs of each, with commas between, as many as share a training, dealt out over
-    the shared ones in turn; None where stages are not spread over any.
+    """Return places for `jobs` stages at a time: each one's GPUs, joined by commas, dealt out in turn; None without GPUs.
+
+    A place has as many GPUs as processes share a training.
     """
     gpus, each = shared_gpus(settings), _each(settings)
     together = [",".join(gpus[first : first + each]) for first in range(0, len(gpus) - len(gpus) % each, each)]
@@ -51,7 +52,7 @@ def places(settings: RunSettings, jobs: int) -> queue.SimpleQueue[str | None]:
 
 
 def _each(settings: RunSettings) -> int:
-    """GPUs of a stage: one, or one for each process of a training where trainings are on GPUs."""
+    """Return the GPUs of a stage: one, or one for each process of a training on GPUs."""
     return settings.train.processes if settings.train.device in ("cuda", "auto") else 1
 
 

@@ -1,9 +1,9 @@
-"""What each step's result depends on, in a file of its own: `python -m benchmark.pipeline.inputs <track> [<study>]`.
+"""Write what each step's result depends on: `python -m benchmark.pipeline.inputs <track> [<study>]`.
 
 DVC runs this before anything else, every time (`always_changed`), and makes each stage depend on the files of its steps:
 work/<track>/inputs/<row>/<step>.json holds the digests of the code that the step really imports, its settings with their
-defaults, the arithmetic, and what it reads. So plain `dvc repro` sees every edit of code or settings, and a comment, a
-docstring or a setting of somebody else makes nothing stale. What papers and studies are declared is written there too.
+defaults, the arithmetic, and what it reads. So plain `dvc repro` sees every edit of code or settings; a comment, a
+docstring or another row's setting makes nothing stale. The declared papers and studies are written there too.
 """
 
 from __future__ import annotations
@@ -34,30 +34,31 @@ def folder(track: str) -> Path:
 
 
 def file(track: str, name: str) -> Path:
-    """The inputs file of what works on a track as a whole: `data` or `leaderboard`."""
+    """Return the inputs file of a stage of the whole track: `data` or `leaderboard`."""
     return folder(track) / f"{name}.json"
 
 
 def write(track: str) -> None:
-    """Write the inputs of every step of a track, and remove those of steps that are gone. Raises BenchmarkError: the
-    track does not load.
+    """Write the inputs of every step of a track; remove those of steps that no longer exist.
+
+    Raise a BenchmarkError if the track does not load.
     """
     _update(folder(track), contents(track))
 
 
 def write_study(track: str, study: str) -> None:
-    """Write the inputs of the steps of a study's networks. Raises as `write` does."""
+    """Write the inputs of the steps of a study's networks. Raise as `write` does."""
     grid, digests = grids.load(*grids.split_id(study), track), cache(code.digests)
-    _update(grid.inputs, {path: found for row in grid.networks() for path, found in of_row(row, digests).items()})
+    _update(grid.inputs, {path: given for row in grid.networks() for path, given in of_row(row, digests).items()})
 
 
 def write_row(row: Row) -> None:
-    """Write the inputs of one row's steps. Raises as `write` does."""
+    """Write the inputs of one row's steps. Raise as `write` does."""
     _update(row.inputs, of_row(row, code.digests))
 
 
 def write_papers(track: str) -> None:
-    """Write what submissions declare on a track, for its board. Raises as `write` does."""
+    """Write what submissions declare on a track, for its board. Raise as `write` does."""
     files.write_json(papers_file(track), declared_papers(track, grids.load_all(track)))
 
 
@@ -75,20 +76,21 @@ def _update(home: Path, contents: dict[Path, dict[str, Any]]) -> None:
 
 
 def contents(track: str) -> dict[Path, dict[str, Any]]:
-    """Every file and what it should hold, but for rows and studies that are broken, which are named on stderr."""
-    rules, found = tracks.load(track), {}
+    """Return every inputs file with its content. Broken rows and studies are left out and named on stderr."""
+    rules, made = tracks.load(track), {}
     digests = cache(code.digests)  # rows share most of their code: each entry is followed once
-    found[file(track, "data")] = _inputs(data.entries(rules), rules.data.model_dump(mode="json"), [], digests)
-    found[file(track, "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [], digests)
+    made[file(track, "data")] = _inputs(data.entries(rules), rules.data.model_dump(mode="json"), [], digests)
+    made[file(track, "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [], digests)
     for row in load_rows(track):
-        found |= unless_broken(row.name, partial(of_row, row, digests)) or {}
-    found[papers_file(track)] = declared_papers(track, grids.load_all(track))
-    return found
+        made |= unless_broken(row.name, partial(of_row, row, digests)) or {}
+    made[papers_file(track)] = declared_papers(track, grids.load_all(track))
+    return made
 
 
 def of_row(row: Row, digests: Digests) -> dict[Path, dict[str, Any]]:
-    """The inputs of a row's steps by file. Raise a BenchmarkError where its code cannot be followed."""
-    return {one.inputs: _inputs(one.entries, one.settings, list(one.reads), digests) for one in protocol.plan(row)}
+    """Return the inputs of a row's steps by file. Raise a BenchmarkError where its code cannot be followed."""
+    steps = protocol.plan(row)
+    return {step.inputs: _inputs(step.entries, step.settings, list(step.reads), digests) for step in steps}
 
 
 def _inputs(entries: list[Path], settings: dict[str, Any], reads: list[Path], digests: Digests) -> dict[str, Any]:

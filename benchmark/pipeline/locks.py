@@ -1,4 +1,4 @@
-"""What a killed dvc leaves behind: files cut short. And the lock of the one coordinator of a checkout."""
+"""Files that a killed dvc left truncated, and the lock of a checkout's coordinator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COORDINATOR = WORK / ".coordinator.lock"
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hold the lock of this checkout's coordinator; raise BenchmarkError if another process holds it."""
+    """Hold the lock of this checkout's coordinator. Raise a BenchmarkError if another process holds it."""
     COORDINATOR.parent.mkdir(parents=True, exist_ok=True)
     with COORDINATOR.open("w") as lock:
         try:
@@ -30,7 +30,7 @@ def alone() -> Iterator[None]:
 
 
 def check_rwlock() -> None:
-    """Raises BenchmarkError: a killed dvc left its list of running commands cut short, by which every dvc after it fails."""
+    """Raise a BenchmarkError where a killed dvc truncated its list of running commands: every later dvc would fail."""
     try:
         whole = isinstance(json.loads(RWLOCK.read_text() or "{}"), dict)
     except FileNotFoundError:
@@ -42,13 +42,13 @@ def check_rwlock() -> None:
 
 
 def cut_short() -> list[Path]:
-    """The dvc.lock files that a killed dvc left cut short. Raises BenchmarkError: one holds a merge's conflict markers."""
+    """Return the dvc.lock files that a killed dvc truncated. Raise a BenchmarkError for a merge's conflict markers in one."""
     locks = (Path("dvc.lock"), *Path("pipelines").rglob("dvc.lock"))
     return [path for path in locks if path.exists() and not _whole(path)]
 
 
 def remove_cut(report: Callable[[str], None]) -> None:
-    """Removes them: their stages run again, and find what their steps did."""
+    """Remove truncated dvc.lock files. Their stages run again, and find the results of their steps."""
     for path in cut_short():
         path.unlink()
         report(f"removed {path}, which a killed dvc had left cut short")

@@ -45,9 +45,9 @@ def run(
 
         @contextlib.contextmanager
         def engine(rows: Sequence[Row], targets: Targets) -> Iterator[Runner]:
-            made = {key for row in rows for key in [*_sources(row), *repro.stages(row)[:1]]}
-            left = made - {key for own in targets.values() for key in own}
-            dvc.run(["push", *sorted(left)], f"{track}-push", report)
+            reads = {key for row in rows for key in [*_sources(row), *repro.stages(row)[:1]]}
+            ready = reads - {key for own in targets.values() for key in own}
+            dvc.run(["push", *sorted(ready)], f"{track}-push", report)
             with _checkout(rows, *remote) as folder, _cluster(address, jobs, folder) as ray:
                 yield _runner(ray, targets)
 
@@ -55,12 +55,12 @@ def run(
 
 
 def _sources(row: Row) -> list[str]:
-    """The stages of others whose results a row reads: the data, and the training of the row that it starts from."""
+    """Return the stages whose results a row reads: the data, and the training of the row that it starts from."""
     return [f"{generate.data_file(row.track.name)}:data", *(repro.stages(row.source)[:1] if row.source else [])]
 
 
 def default_remote() -> tuple[str, str]:
-    """Return the name and the URL of the default DVC remote; raise BenchmarkError if there is none."""
+    """Return the name and the URL of the default DVC remote. Raise a BenchmarkError if there is none."""
     with contextlib.suppress(BenchmarkError):
         if name := dvc.ask("config", "core.remote").strip():
             return name, dvc.ask("config", f"remote.{name}.url").strip()
@@ -71,13 +71,11 @@ def default_remote() -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _checkout(rows: Sequence[Row], remote: str, url: str) -> Iterator[Path]:
-    """A folder with the files that git tracks or does not ignore, and what else the stages read of this machine."""
-    listed = git.run("ls-files", "-coz", "--exclude-standard")
+    """Yield a folder with the files that git does not ignore, and everything else that the stages read on this machine."""
+    listed = git.run("ls-files", "-coz", "--exclude-standard").split("\0")
     steps = [step for row in rows for step in protocol.plan(row)]
-    given = {step.inputs for step in steps} | {
-        path for step in steps for path in step.reads if path.parts[0] != WORK.name
-    }
-    paths = {*listed.split("\0"), ".dvc/config.local", *map(str, given)}
+    given = {str(path) for step in steps for path in step.reads if path.parts[0] != WORK.name}
+    paths = {*listed, ".dvc/config.local", *given, *(str(step.inputs) for step in steps)}
     with tempfile.TemporaryDirectory(prefix="rvb-") as name:
         folder = Path(name)
         for path in sorted(paths - {""}):
@@ -95,11 +93,14 @@ def _checkout(rows: Sequence[Row], remote: str, url: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _cluster(address: str, jobs: int, folder: Path) -> Iterator[Any]:
-    """Ray, connected, with the folder as the working directory of its tasks."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")  # all files of the folder are for the tasks
-    os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: beside other work stages would starve
+    """Yield Ray, connected, with the folder as the working directory of its tasks."""
+    defaults = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "1",  # all files of the folder are for the tasks
+        "RAY_worker_niceness": "0",  # 15 by default: beside other work stages would starve
+    }
+    os.environ.update(defaults | os.environ)
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         import ray
@@ -125,7 +126,7 @@ def _cluster(address: str, jobs: int, folder: Path) -> Iterator[Any]:
 
 
 def _check_answers(address: str) -> None:
-    """Raise BenchmarkError if nothing listens at `<host>:<port>`: Ray itself would try for minutes."""
+    """Raise a BenchmarkError if nothing listens at `<host>:<port>`: Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdigit():
         try:
@@ -135,11 +136,11 @@ def _check_answers(address: str) -> None:
 
 
 def _runner(ray: Any, targets: Targets) -> Runner:
-    """Return what runs a row by a task for each of its stages. Raise BenchmarkError if no machine can run one."""
+    """Return what runs a row as one task a stage. Raise a BenchmarkError if no machine can run a stage."""
     task, own = ray.remote(max_retries=RETRIES)(run_stage), versions()
     resources = {key: _resources(ray, key) for keys in targets.values() for key in keys}
 
-    def one(row: Row, keys: Sequence[str], interrupted: Event) -> None:
+    def run(row: Row, keys: Sequence[str], interrupted: Event) -> None:
         reads = _sources(row)
         for key in repro.stages(row):
             if key in keys:
@@ -152,7 +153,7 @@ def _runner(ray: Any, targets: Targets) -> Runner:
                 _take(ray, job, key)
             reads = [*reads, key]
 
-    return one
+    return run
 
 
 def _lock(key: str) -> Path:
@@ -160,7 +161,7 @@ def _lock(key: str) -> Path:
 
 
 def _resources(ray: Any, key: str) -> dict[str, int]:
-    """Return Ray's resources of a stage; raise BenchmarkError if no machine has them."""
+    """Return Ray's resources of a stage. Raise a BenchmarkError if no machine has them."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores, device = needs(key)
     gpus = 0 if device == "cpu" or (device == "auto" and not any(node.get("GPU") for node in nodes)) else cores
@@ -171,7 +172,7 @@ def _resources(ray: Any, key: str) -> dict[str, int]:
 
 
 def _take(ray: Any, job: Any, key: str) -> None:
-    """Write what a task returned: logs, times and the row's lock. Raise BenchmarkError if it failed."""
+    """Write what a task returned: logs, times and the row's lock. Raise a BenchmarkError if it failed."""
     try:
         answer: dict[str, Any] = ray.get(job)
     except ray.exceptions.RayError as error:
@@ -185,41 +186,38 @@ def _take(ray: Any, job: Any, key: str) -> None:
 
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
-    found = machine.environment()
-    return {name: version for name, version in found.items() if name not in ("arithmetic", "threads")}
+    environment = machine.environment()
+    return {name: version for name, version in environment.items() if name not in ("arithmetic", "threads")}
 
 
-def run_stage(key: str, reads: Sequence[str], texts: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, Any]:
+def run_stage(key: str, reads: Sequence[str], texts: Mapping[str, str], required: Mapping[str, str]) -> dict[str, Any]:
     """Run a stage on a machine of the cluster, in a copy of the checkout that no other task uses.
 
     Args:
         reads: the stages whose results it reads.
-        texts: those of the lock files, by path.
-        wanted: the versions on the coordinator.
+        texts: of the lock files, by path.
+        required: the versions on the coordinator.
 
     Returns:
         `error`, "" if there is none; the text of the row's `lock`; and the texts of logs and times by path, `files`.
     """
-    own = versions()
-    for name, version in wanted.items():
+    own, shipped = versions(), Path.cwd()
+    for name, version in required.items():
         if own.get(name) != version:
             words = f"{platform.node()} has {name} {own.get(name)}, the coordinator {version}"
             return {"error": f"{words}; install the same there (constraints.txt)", "files": {}}
     Path(COPIES).mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=Path.cwd() / COPIES) as folder:
-        _copy(Path.cwd(), Path(folder), [key, *reads], texts)
+    with tempfile.TemporaryDirectory(dir=shipped / COPIES) as name:
+        folder = Path(name)
+        # only those dvc.yaml files that the stages need: DVC reads all that there are
+        left_out = {str(shipped): {COPIES, generate.FOLDER.name, "dvc.yaml", "dvc.lock", "__pycache__"}}
+        shutil.copytree(shipped, folder, ignore=lambda home, _: left_out.get(home, set()), dirs_exist_ok=True)
+        for path in {stage.rpartition(":")[0] for stage in (key, *reads)}:
+            files.write(folder / path, (shipped / path).read_text())
+        for path, text in texts.items():
+            files.write(folder / path, text)
         with contextlib.chdir(folder):
             return _carried_out(key, reads)
-
-
-def _copy(shipped: Path, folder: Path, keys: Sequence[str], texts: Mapping[str, str]) -> None:
-    """Copy the checkout with only those dvc.yaml files that the stages need: DVC reads all that there are."""
-    left_out = {str(shipped): {COPIES, generate.FOLDER.name, "dvc.yaml", "dvc.lock", "__pycache__"}}
-    shutil.copytree(shipped, folder, ignore=lambda home, _: left_out.get(home, set()), dirs_exist_ok=True)
-    for path in {key.rpartition(":")[0] for key in keys}:
-        files.write(folder / path, (shipped / path).read_text())
-    for path, text in texts.items():
-        files.write(folder / path, text)
 
 
 def _carried_out(key: str, reads: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Runs a track's pipeline through DVC, rows side by side.
+"""Run a track's pipeline through DVC, rows side by side.
 
 DVC runs the stages of one file in order; several commands may run at once if each waits for the others' short locks. So:
 the inputs files and the data first, then each row by `dvc --wait-for-lock repro -s <its stages>`, then one plain
@@ -30,10 +30,10 @@ from benchmark.specs.run_settings import run_settings
 from benchmark.studies.grids import Grid
 
 MANY = 1000  # rows that are sent to a cluster at a time, which has a queue of its own
-# does stages, `<dvc.yaml>:<name>`, of a row one after another, and gives up once the event is set; raises BenchmarkError
+# runs stages, `<dvc.yaml>:<name>`, of a row one after another, until the event is set; raises BenchmarkError
 Runner = Callable[[Row, Sequence[str], Event], None]
-Targets = Mapping[str, Sequence[str]]  # by row, its stages that are to run
-# what runs the rows: before any starts, it refuses what it cannot run
+Targets = Mapping[str, Sequence[str]]  # by row, the stages that are to run
+# yields a Runner; refuses what it cannot run before any row starts
 Engine = Callable[[Sequence[Row], Targets], AbstractContextManager[Runner]]
 
 
@@ -47,54 +47,59 @@ def repro(
 
     Args:
         names: only these rows, and no board.
-        everything: all rows, those with `default: false` too, and the board that shows them all beside the other.
-        engine: what runs the rows; without one they run in processes of this machine.
-        remote: bring what the DVC remote has of the rows' results, before and after.
+        everything: all rows, also those with `default: false`, and the board of all rows beside the other.
+        engine: where the rows run; by default in processes of this machine.
+        remote: pull the rows' results from the DVC remote, before and after.
 
     Raises:
-        BenchmarkError: unknown track or row, rows that failed (the first error of each and its log are named), what the
-            engine cannot run, or DVC in a state that a person must mend.
+        BenchmarkError: unknown track or row; rows that failed, each with its first error and its log; rows that the engine
+            cannot run; or a state of DVC that a person must mend.
     """
     rows, boards = chosen_rows(track, names, everything)
-    foreign = [row.source for row in with_sources(rows) if row.source and row.source.track.name != track]
+    all_rows = with_sources(rows)
+    foreign = [row.source for row in all_rows if row.source and row.source.track.name != track]
     prepare(track, foreign, report)
-    chosen = [row.name for row in rows]
-    targets = {row.name: stages(row)[: None if row.name in chosen else 1] for row in with_sources(rows)}
+    chosen = {row.name for row in rows}
+    targets = {row.name: stages(row)[: None if row.name in chosen else 1] for row in all_rows}
 
-    def pull(wanted: Targets) -> None:
-        if keys := [key for own in wanted.values() for key in own]:
+    def pull(keys_by_row: Targets) -> None:
+        if keys := [key for own in keys_by_row.values() for key in own]:
             dvc.run(["pull", "--force", "--allow-missing", *keys], f"{track}-pull", report)
 
     if remote:
         pull(targets)
     changed = dvc.changed_stages([_file(row) for row in rows] + boards)
-    if not {stage for stage in changed if not stage.endswith("_data/dvc.yaml:inputs")}:
+    if not changed:
         report(f"everything is up to date{f': open {_page(track, boards)}' if boards else ''}")
         return
-    stale: dict[str, Row] = {}
+    stale: list[Row] = []
     wanted: dict[str, Sequence[str]] = {}
-    for row in with_sources(rows):
-        train, *_ = own = targets[row.name]
+    for row in all_rows:
+        own = targets[row.name]
         starts_anew = any(key.endswith(":train") for key in wanted.get(start_of(row), ()))
-        if not (starts_anew or train in changed):
+        if not (starts_anew or own[0] in changed):
             own = [key for key in own if key in changed]
         if own:
-            stale[row.name], wanted[row.name] = row, own
+            stale.append(row)
+            wanted[row.name] = own
     failed: dict[str, str] = {}
     if stale:
-        with engine([*stale.values()], wanted) if engine else nullcontext(here(jobs, report)) as run:
-            failed = build([*stale.values()], wanted, jobs, report, run)
+        with engine(stale, wanted) if engine else nullcontext(here(jobs, report)) as run:
+            failed = build(stale, wanted, jobs, report, run)
     if remote:
         pull(wanted)
     if failed:
         words = "; ".join(f"{name}: {why}" for name, why in failed.items())
         board = ", so there is no new board" if boards else ""
         raise BenchmarkError(f"{len(failed)} of {len(rows)} rows failed{board}: {words}")
-    close(track, boards, report)
+    for file in boards:
+        dvc.run(["repro", str(file)], f"{track}-board", report)
+        refresh_times(track, file == generate.board_file(track, True))
+    report(f"done: open {_page(track, boards)}" if boards else "done")
 
 
 def prepare(track: str, sources: Sequence[Row], report: Report) -> None:
-    """Write what DVC reads of the submissions, the inputs files and the data; train `sources`, from which others start."""
+    """Write the files that DVC reads, the inputs files and the data. Train `sources`, from which other rows start."""
     dvc.check_place()
     locks.check_rwlock()
     locks.remove_cut(report)
@@ -108,7 +113,7 @@ def prepare(track: str, sources: Sequence[Row], report: Report) -> None:
 def here(jobs: int, report: Report) -> Runner:
     """Return what runs rows by DVC in processes of this machine, `jobs` at a time, each on GPUs of its own.
 
-    On the CPU, rows of which fewer are left than `jobs` do several of their steps at a time.
+    On the CPU, rows run several of their steps at a time when fewer than `jobs` of them are left.
     """
     settings = run_settings()
     free, shared = places(settings, jobs), {protocol.CORES: str(jobs)} if settings.devices == "cpu" else {}
@@ -126,36 +131,35 @@ def here(jobs: int, report: Report) -> Runner:
 
 
 def build(rows: Sequence[Row], targets: Targets, jobs: int, report: Report, run: Runner) -> dict[str, str]:
-    """Bring rows of a track up to date, `jobs` at a time, those that take longest first; return why by row that failed.
+    """Bring rows of a track up to date, `jobs` at a time, longest first. Return by row why it failed.
 
     Args:
-        rows: each after the one from whose weights it starts.
+        rows: each after the row from whose weights it starts.
     """
-    known = {row.name: row for row in rows}
-    starts = {start for row in rows if (start := start_of(row)) in known}  # which others wait for
-    order = TopologicalSorter({name: {start_of(row)} & starts for name, row in known.items()})
+    by_name = {row.name: row for row in rows}
+    starts = {start for row in rows if (start := start_of(row)) in by_name}  # which others wait for
+    order = TopologicalSorter({name: {start_of(row)} & starts for name, row in by_name.items()})
     order.prepare()
     failed: dict[str, str] = {}
     running: dict[Future[None], str] = {}
+    waiting: list[str] = []
     interrupted = Event()
 
-    def one(row: Row) -> None:
+    def run_row(row: Row) -> None:
         started = time.monotonic()
         if not all(step.inputs.exists() for step in protocol.plan(row)):
-            inputs.of_row(row, code.digests)  # which says in one line what of its code is broken
+            inputs.of_row(row, code.digests)  # raises what is wrong with the row's code, in one line
         run(row, targets[row.name], interrupted)
         report(f"{row.name}: done in {time.monotonic() - started:.0f} s")
 
-    waiting: list[str] = []
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         try:
             while order.is_active():
-                waiting = sorted(
-                    [*waiting, *order.get_ready()], key=lambda name: (name not in starts, *haste(known[name]))
-                )
+                waiting += order.get_ready()
+                waiting.sort(key=lambda name: (name not in starts, *haste(by_name[name])))
                 while waiting and len(running) < max(1, jobs):
                     name = waiting.pop(0)
-                    running[pool.submit(one, known[name])] = name
+                    running[pool.submit(run_row, by_name[name])] = name
                 if not running:
                     break  # what is left waits for a row that failed
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -167,19 +171,11 @@ def build(rows: Sequence[Row], targets: Targets, jobs: int, report: Report, run:
                         report(f"{name}: failed")
                         failed[name] = str(error)
         finally:
-            interrupted.set()  # for rows that still run: of an interrupted run alone
-    for row in rows:  # those that others start from stand before them
+            interrupted.set()  # rows still run only where this run was interrupted
+    for row in rows:  # a row stands after the one from which it starts
         if start_of(row) in failed:
             failed.setdefault(row.name, "starts from the weights of a row that failed")
     return failed
-
-
-def close(track: str, boards: Sequence[Path], report: Report) -> None:
-    """Render the boards by plain `dvc repro`."""
-    for board in boards:
-        dvc.run(["repro", str(board)], f"{track}-board", report)
-        refresh_times(track, board == generate.board_file(track, True))
-    report(f"done: open {_page(track, boards)}" if boards else "done")
 
 
 def dry_run(track: str, report: Report, names: Sequence[str] = (), everything: bool = False) -> None:
@@ -188,16 +184,16 @@ def dry_run(track: str, report: Report, names: Sequence[str] = (), everything: b
     dvc.check_place()
     generate.write()
     inputs.write(track)
-    changed = dvc.changed_stages([_file(row) for row in rows] + boards)
-    stale = sorted(stage for stage in changed if not stage.endswith("_data/dvc.yaml:inputs"))
+    stale = sorted(dvc.changed_stages([_file(row) for row in rows] + boards))
     for stage in stale:
         report(stage)
     report("these stages would run, and those that read what they write" if stale else "everything is up to date")
 
 
 def chosen_rows(track: str, names: Sequence[str], everything: bool) -> tuple[list[Row], list[Path]]:
-    """The rows that a run brings up to date, and the dvc.yaml of each board that it renders. Raises BenchmarkError:
-    unknown track or row, or a track without rows.
+    """Return the rows that a run brings up to date, and the dvc.yaml of each board that it renders.
+
+    Raise a BenchmarkError for an unknown track or row, or a track without rows.
     """
     tracks.load(track)
     named, rows = [load_row(track, name) for name in dict.fromkeys(names)], load_rows(track)
@@ -211,17 +207,17 @@ def chosen_rows(track: str, names: Sequence[str], everything: bool) -> tuple[lis
 
 
 def with_sources(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, and before each that of the same track from whose weights it starts."""
-    found: dict[str, Row] = {}
+    """Return the rows, and before each the row of the same track from whose weights it starts."""
+    ordered: dict[str, Row] = {}
 
     def add(row: Row) -> None:
         if row.source and start_of(row):
             add(row.source)
-        found.setdefault(row.name, row)
+        ordered.setdefault(row.name, row)
 
     for row in rows:
         add(row)
-    return [*found.values()]
+    return [*ordered.values()]
 
 
 def start_of(row: Row) -> str:
@@ -235,16 +231,17 @@ def stages(row: Row) -> list[str]:
 
 
 def haste(row: Row) -> tuple[float, bool, int]:
-    """A key that sorts rows which take longest first: by what their steps took, endless where that is not known; then those
-    trained against attacks, which their images withstand for long; then those of many steps.
+    """Return a key that sorts rows by what their steps took, longest first, unknown times before all.
+
+    Then come rows trained against attacks, which take long to break, and rows of many steps.
     """
-    known, steps = costs.costs(row), len(protocol.plan(row))
-    seconds = sum(cost["wall_seconds"] for cost in known.values()) if len(known) == steps else float("inf")
+    taken, steps = costs.costs(row), len(protocol.plan(row))
+    seconds = sum(cost["wall_seconds"] for cost in taken.values()) if len(taken) == steps else float("inf")
     return -seconds, not (row.settings.training and row.settings.training.attack), -steps
 
 
 def refresh_times(track: str, everything: bool) -> None:
-    """Times on the board's pages: DVC keeps none, so a board brought back from its cache lacks them."""
+    """Write the times on the board's pages. DVC does not cache them, so a board from its cache lacks them."""
     shown = generate.board_folder(track, everything) / "site" / "times.js"
     measured = [path.stat().st_mtime for path in (WORK / track).glob("*/times/*.json")]
     if not shown.exists() or shown.stat().st_mtime < max(measured, default=0.0):
@@ -253,8 +250,9 @@ def refresh_times(track: str, everything: bool) -> None:
 
 
 def repro_study(grid: Grid, report: Report) -> None:
-    """Bring the data that a study needs and the weights from which its networks start up to date by DVC; then the study.
-    Its steps keep their results under their own keys. DVC has no stage for it. Raises BenchmarkError: as `repro`.
+    """Bring a study up to date: by DVC its data and the weights from which its networks start, then the study itself.
+
+    Its steps keep their results under their own keys; DVC has no stage for it. Raise a BenchmarkError as `repro` does.
     """
     track = grid.track.name
     prepare(track, grid.sources(), report)

@@ -1,4 +1,4 @@
-"""Train one network of a published study again and compare it with the published one."""
+"""Retrain one network of a published study and compare it with the published one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmark.studies.published import changed_settings
 
 
 def reproduce(grid: Grid, published: StudyResult) -> tuple[str, list[str]]:
-    """Train and measure the first cell with its first seed. The published results and those in work/ stay as they are.
+    """Retrain and measure the first cell with its first seed. The published results and those in work/ stay as they are.
 
     Returns:
         The run, such as "cell all, seed 0", and its fields that differ: none where the sha256 of the weights and all numbers
@@ -31,11 +31,11 @@ def reproduce(grid: Grid, published: StudyResult) -> tuple[str, list[str]]:
         inputs.write(grid.track.name)
         forks.run(
             partial(protocol.run, "data", grid.track.name)
-        )  # in a fork: the network's processes see no image of it
+        )  # in a fork: the networks' processes see no image of it
     row = replace(first, network=replace(first.network, study=f"{grid.id}-check"))
     inputs.write_row(row)
-    for one in protocol.plan(row):
-        one.execute(again=True)
+    for step in protocol.plan(row):
+        step.execute(again=True)
     retrained = results.run_of(row)
     for folder in (row.folder, row.inputs, row.times):
         shutil.rmtree(folder.parent)

@@ -1,4 +1,4 @@
-"""`rvb repro --engine slurm`: submitit sends a job a row, which runs DVC in this checkout on a shared file system."""
+"""`rvb repro --engine slurm`: submitit sends one job a row, which runs DVC in this checkout on a shared file system."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ JOBS = WORK / "slurm" / "jobs.json"  # the last job of each row
 
 
 def run(track: str, report: Report, names: Sequence[str] = (), everything: bool = False) -> None:
-    """Bring rows of the track and its board up to date by SLURM jobs, and wait for them. A coordinator that was killed
-    leaves its jobs running; the next one waits for them first. Raises BenchmarkError: no submitit or SLURM, another
-    coordinator, or rows that failed.
+    """Bring rows of the track and its board up to date by SLURM jobs, and wait for them.
+
+    A coordinator that was killed leaves its jobs running; the next one waits for them first. Raise a BenchmarkError for a
+    missing submitit or SLURM, another coordinator, or rows that failed.
     """
     with locks.alone():
         try:
@@ -63,12 +64,12 @@ def _ended(job: Any) -> bool:
 
 @contextmanager
 def _jobs(rows: Sequence[Row], targets: Targets) -> Iterator[Runner]:
-    """Run a job for each row."""
+    """Yield a function that runs a row as a job."""
     _executor()  # refuses settings before any job is sent
     numbers: dict[str, str] = {}
-    one_at_a_time = Lock()  # submitit knows no threads
+    one_at_a_time = Lock()  # submitit is not thread-safe
 
-    def one(row: Row, keys: Sequence[str], interrupted: Event) -> None:
+    def run(row: Row, keys: Sequence[str], interrupted: Event) -> None:
         log = f"{row.track.name}-{row.name}"
         gpus = max(processes if device != "cpu" else 0 for processes, device in map(needs, keys))
         with one_at_a_time:
@@ -86,7 +87,7 @@ def _jobs(rows: Sequence[Row], targets: Targets) -> Iterator[Runner]:
         if why := job.result():
             raise BenchmarkError(why)
 
-    yield one
+    yield run
 
 
 def _executor(**more: Any) -> Any:
@@ -102,7 +103,7 @@ def _executor(**more: Any) -> Any:
 
 
 def run_row(keys: Sequence[str], log: str) -> str:
-    """Run stages of a row in this checkout; return why they failed, "" if they did not."""
+    """Run stages of a row in this checkout. Return why they failed, "" if they did not."""
     try:
         dvc.run(["--wait-for-lock", "repro", "-s", *keys], log, print)
     except BenchmarkError as error:

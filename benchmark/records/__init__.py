@@ -1,1 +1,1 @@
-"""What was measured: typed, frozen, to and from JSON."""
+"""Results: typed, frozen, to and from JSON."""

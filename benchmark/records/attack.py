@@ -1,4 +1,4 @@
-"""Accuracy under attacks, and what the harness measured of the model before them."""
+"""Accuracy under attacks, and facts of the model that are measured before them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from benchmark.specs.threat import AttackSpec, Engine, ThreatModel
 
 
 class AttackResult(Frozen):
-    """One attack's result: `accuracy` under it alone, and the images `remaining` correct after each of its components."""
+    """One attack: `accuracy` under it alone, and the images `remaining` correct after each of its components."""
 
     id: str
     suite: str
     spec: AttackSpec
-    engine: Engine | None = None  # where the attack has several
+    engine: Engine | None = None  # of attacks that have several
     accuracy: Proportion
     remaining: dict[str, int]
     warnings: tuple[str, ...] = ()
 
 
 class RobustResult(Frozen):
-    """Accuracy under every attack run inside this ball: an image counts when none of `attacks` broke it."""
+    """Accuracy under all attacks inside this ball: an image counts where none of `attacks` broke it."""
 
     threat: ThreatModel
     accuracy: Proportion
@@ -29,7 +29,7 @@ class RobustResult(Frozen):
 
 
 class ModelFacts(Frozen):
-    """What the harness measured of a model before attacking it."""
+    """Facts of a model, measured before it is attacked."""
 
     parameters: int
     flops: int

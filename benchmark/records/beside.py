@@ -1,4 +1,4 @@
-"""What a Record has beside attacks and certificates: other attention, the smoothed version, corrupted copies."""
+"""Further results of a Record: without attention, the smoothed version, corrupted copies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmark.specs.track import CorruptionSpec, SmoothingSpec
 
 
 class WithoutAttention(Frozen):
-    """`clean` accuracy of the network so changed, another classifier; on how many images it predicts another class."""
+    """`clean` accuracy of the changed network; `changed` counts the images on which it predicts another class."""
 
     clean: Proportion
     changed: int
@@ -23,8 +23,9 @@ class AttentionResult(Frozen):
 
 
 class SmoothedResult(Frozen):
-    """The smoothed version of a row's model, by the track's `rules`: another classifier than the one that was attacked.
-    `clean` counts where it answers and is right; `spent` is the mean number of noise samples an image.
+    """The smoothed version of a row's model, by the track's `rules`: not the classifier that was attacked.
+
+    `clean` counts images where it answers and is right; `spent` is the mean number of noise samples an image.
     """
 
     rules: SmoothingSpec
@@ -35,7 +36,7 @@ class SmoothedResult(Frozen):
 
 
 class CorruptionAccuracy(Frozen):
-    """Accuracy under one corruption: at each severity of the rules, in their order, and the mean of those."""
+    """Accuracy under one corruption: at each severity of the rules, in order, and their mean."""
 
     name: str
     severities: tuple[Proportion, ...]
@@ -43,15 +44,15 @@ class CorruptionAccuracy(Frozen):
 
 
 class CorruptionResult(Frozen):
-    """Accuracy on corrupted copies of the evaluation images, one an image, corruption and severity, by the track's `rules`.
+    """Accuracy on corrupted copies of the evaluation images: one per image, corruption and severity of the track's `rules`.
 
-    A mean counts corrupted images; its interval is Wilson's for as many images as were corrupted, since the copies of one
-    image are not independent. The interval is conservative: an image's share of correct copies varies at most as one verdict.
+    A mean counts copies. Its interval is Wilson's for the number of images, since copies of one image are not independent. It
+    is conservative: an image's share of correct copies varies at most as a single verdict.
     """
 
     rules: CorruptionSpec
-    parameters: str  # whose strengths, in a sentence for readers
-    versions: dict[str, str]  # of the library and what it draws with
+    parameters: str  # the source of the strengths, in a sentence for readers
+    versions: dict[str, str]  # of the library and of what it imports
     accuracy: Proportion  # over all corruptions and severities
     severities: tuple[Proportion, ...]  # over all corruptions, at each severity
     corruptions: tuple[CorruptionAccuracy, ...]

@@ -1,7 +1,7 @@
-"""Adversarial images that others brought against published rows: what they break, and the numbers without those images.
+"""Adversarial images that others contributed against published rows: what they break, and the numbers without those images.
 
-leaderboard/results/<track>/broken/<row>.json, beside the published Record, which stays as it was measured: the board counts
-what is lower. The images themselves are not kept; their file's sha256 is.
+leaderboard/results/<track>/broken/<row>.json lies beside the published Record, which stays as measured; the board counts the
+lower numbers. The images are not kept; the sha256 of their file is.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Scores = dict[str, str]  # by the name of a number, a digit an image
 
 
 class BrokenImage(Frozen):
-    """An evaluation image that the Record counts as robust, or certified, and that was broken.
+    """A broken evaluation image that the Record counts as robust or certified.
 
     Attributes:
-        image: its place among the evaluation images.
-        threat: the ball in which it was looked for, such as "Linf 0.15".
-        linf, l2: how far it was moved, in pixels of [0, 1].
+        image: its index among the evaluation images.
+        threat: the attacked ball, such as "Linf 0.15".
+        linf, l2: the perturbation's norms, in pixels of [0, 1].
         prediction, margin: of the float32 model.
-        lost: the track's threats within which it counts no longer.
+        lost: the track's threats within which the image no longer counts.
         certified: the certified l2 radius that it contradicts; 0 where it contradicts none.
     """
 
@@ -47,7 +47,7 @@ class BrokenImage(Frozen):
 
 
 class Brought(Frozen):
-    """What one file of images broke. `sha256` is the file's, `weights` the network's; of other weights it says nothing."""
+    """The images that one file broke. `sha256` is the file's, `weights` the network's; it says nothing of other weights."""
 
     credit: str = Field(min_length=1, max_length=LONGEST)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -63,20 +63,28 @@ class Brought(Frozen):
 
     @property
     def contradicted(self) -> tuple[BrokenImage, ...]:
-        return tuple(one for one in self.images if one.certified)
+        return tuple(image for image in self.images if image.certified)
+
+    def lost(self, threat: str) -> set[int]:
+        """Return the images that no longer count within a threat's ball."""
+        return {image.image for image in self.images if threat in image.lost}
 
 
 class BrokenRow(Frozen):
-    """All that was brought against one row, in the order in which it came."""
+    """All contributed images against one row, in the order of their arrival."""
 
     track: str
     track_version: int
     row: str
     brought: tuple[Brought, ...]
 
+    def apply(self, brought: Brought, record: Record) -> bool:
+        """Whether contributed images are against this Record's weights and rules."""
+        return self.track_version == record.track_version and brought.weights == record.sha256.get("weights")
+
 
 class Lowered(Frozen):
-    """How many images count within one of the track's balls without what is `lost`."""
+    """How many images count within one of the track's balls without the `lost` ones."""
 
     threat: str
     before: int
@@ -85,92 +93,87 @@ class Lowered(Frozen):
 
 
 def read(folder: Path, record: Record) -> tuple[Brought, ...]:
-    """What was brought against this very network, by the file in `folder`, that of the track's broken images.
+    """Return the images contributed against this very network, from the row's file in `folder`.
 
-    A BenchmarkError for a file that is damaged, or names an image or a threat that the Record does not have.
+    Raise a BenchmarkError for a damaged file, or one that names an image or a threat that the Record lacks.
     """
     path = folder / f"{record.row}.json"
     if not path.exists():
         return ()
     row = load(path)
     threats = {robust.threat.label for robust in record.robust}
-    brought = tuple(one for one in row.brought if not _is_of_another(row, one, record))
-    if any(image.image >= record.n or not {*image.lost} <= threats for one in brought for image in one.images):
+    brought = tuple(file for file in row.brought if row.apply(file, record))
+    if any(image.image >= record.n or not {*image.lost} <= threats for file in brought for image in file.images):
         raise BenchmarkError(f"{path} names an image or a ball that {record.row} does not have; write it again")
     return brought
 
 
 def load(path: Path) -> BrokenRow:
-    """The file; a BenchmarkError where it is damaged."""
+    """Return the file's content; raise a BenchmarkError where it is damaged."""
     return files.read_model(path, BrokenRow, "bring it back with git, or delete it")
 
 
 def stale(row: BrokenRow, record: Record | None) -> str:
-    """Why part of what was brought says nothing of the Record that is published, in words; "" where all of it does."""
+    """Return why some contributed images do not apply to the published Record; "" where all apply."""
     if record is None:
         return "images of a row that is not published"
-    old = [one for one in row.brought if _is_of_another(row, one, record)]
-    return f"images by {old[0].credit} of other weights or rules than the published Record's" if old else ""
-
-
-def _is_of_another(row: BrokenRow, one: Brought, record: Record) -> bool:
-    return row.track_version != record.track_version or one.weights != record.sha256.get("weights")
+    old = [file.credit for file in row.brought if not row.apply(file, record)]
+    return f"images by {old[0]} of other weights or rules than the published Record's" if old else ""
 
 
 def lowered(record: Record, scores: Scores | None, brought: Sequence[Brought]) -> tuple[Record, Scores | None]:
-    """The Record and its scores with what was brought counted: an image that is broken within a ball is lost there, and a
-    certificate that is contradicted certifies nothing any more. A BenchmarkError where numbers by image are lacking.
+    """Return the Record and its scores without the broken images, and without certified numbers where one is contradicted.
+
+    Raise a BenchmarkError where a number that falls is not known by image.
     """
     if not brought:
         return record, scores
     robust, kept = [], dict(scores or {})
-    for one in record.robust:
-        name = f"robust {one.threat.label}"
-        lost = {image.image for each in brought for image in each.images if one.threat.label in image.lost}
-        if lost and name not in kept:
-            raise BenchmarkError(
-                f"{record.row}: others broke images of {name}, which it lacks by image; publish it again"
-            )
-        if lost:
+    for result in record.robust:
+        name = f"robust {result.threat.label}"
+        if lost := set[int]().union(*(file.lost(result.threat.label) for file in brought)):
+            if name not in kept:
+                raise BenchmarkError(
+                    f"{record.row}: others broke images of {name}, which it lacks by image; publish it again"
+                )
             kept[name] = "".join("0" if image in lost else digit for image, digit in enumerate(kept[name]))
-            one = one.model_copy(update={"accuracy": Proportion.of(kept[name].count("1"), len(kept[name]))})
-        robust.append(one)
-    certified = () if any(one.contradicted for one in brought) else record.certified
+            result = result.model_copy(update={"accuracy": Proportion.of(kept[name].count("1"), len(kept[name]))})
+        robust.append(result)
+    certified = () if any(file.contradicted for file in brought) else record.certified
     return record.model_copy(update={"robust": tuple(robust), "certified": certified}), kept
 
 
 def lowered_all(
     folder: Path, records: Sequence[Record], images: Mapping[str, Scores]
 ) -> tuple[list[Record], dict[str, Scores], dict[str, tuple[Brought, ...]]]:
-    """A board's Records and scores, by row, with all that was brought against them counted; and what was, by row."""
-    brought = {record.row: found for record in records if (found := read(folder, record))}
-    kept, made = dict(images), []
+    """Return a board's Records and scores, by row, without the broken images; and the contributed images, by row."""
+    brought = {record.row: files for record in records if (files := read(folder, record))}
+    kept, counted = dict(images), []
     for record in records:
-        counted, scores = lowered(record, images.get(record.row), brought.get(record.row, ()))
-        made.append(counted)
+        without, scores = lowered(record, images.get(record.row), brought.get(record.row, ()))
+        counted.append(without)
         kept |= {record.row: scores} if scores is not None else {}
-    return made, kept, brought
+    return counted, kept, brought
 
 
 def effect(record: Record, scores: Scores, known: Sequence[Brought], new: Brought) -> tuple[Lowered, ...]:
-    """What `new` takes of each robust accuracy after what was known before."""
+    """Return what `new` takes from each robust accuracy beyond the known contributions."""
     before, was = lowered(record, scores, known)
     after, _ = lowered(record, scores, [*known, new])
-    found = []
-    for one, other in zip(before.robust, after.robust, strict=True):
-        label, standing = one.threat.label, (was or {}).get(f"robust {one.threat.label}", "")
-        broken = {image.image for image in new.images if label in image.lost}
-        lost = tuple(image for image in sorted(broken) if standing[image] == "1")
-        found.append(Lowered(threat=label, before=one.accuracy.count, after=other.accuracy.count, lost=lost))
-    return tuple(found)
+    effects = []
+    for old, now in zip(before.robust, after.robust, strict=True):
+        label = old.threat.label
+        lost = tuple(image for image in sorted(new.lost(label)) if (was or {})[f"robust {label}"][image] == "1")
+        effects.append(Lowered(threat=label, before=old.accuracy.count, after=now.accuracy.count, lost=lost))
+    return tuple(effects)
 
 
 def credits(brought: Sequence[Brought]) -> dict[str, str]:
-    """By the name of a robust accuracy who lowered it, by how many images; an image is the first one's who brought it."""
+    """Return who lowered each robust accuracy, and by how many images. An image is credited to its first contributor."""
     first: dict[str, dict[int, str]] = {}
-    for one in brought:
-        for image in one.images:
+    for file in brought:
+        for image in file.images:
             for label in image.lost:
-                first.setdefault(f"robust {label}", {}).setdefault(image.image, one.credit)
+                first.setdefault(f"robust {label}", {}).setdefault(image.image, file.credit)
     counts = {name: Counter(images.values()) for name, images in first.items()}
     return {name: ", ".join(f"−{n} {who}" for who, n in each.items()) for name, each in counts.items()}

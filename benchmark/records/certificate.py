@@ -1,4 +1,4 @@
-"""What certified a row, what was tried against it, and how much it certifies."""
+"""The certificate of a row, attempts to break it, and certified accuracy."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from benchmark.specs.threat import ThreatModel
 
 
 class AuditResult(Frozen):
-    """What evaluation/audit.py tried against a certificate in vain: counts, and how near it came (1 is a failure)."""
+    """Failed attempts of evaluation/audit.py to break a certificate: counts, and how near they came (1 is a failure)."""
 
     images: int  # certified images attacked at their own radius, each from `restarts` starts
     restarts: int
     attacks: tuple[str, ...]
-    sample: int  # images that the costlier parts took
+    sample: int  # images of the costlier parts
     layers: int
     layer_trials: int
-    worst_ratio: float  # the largest change of a layer found, over the change claimed possible
-    float64_disagreements: int  # images not certified whose verdict differs in float64
+    worst_ratio: float  # the largest change of a layer that was found, over its bound
+    float64_disagreements: int  # uncertified images whose verdict differs in float64
     ties: int
     planted: int
     closest_plant: float  # the largest certified radius over the distance of a planted counterexample
 
 
 class Certificate(Frozen):
-    """What certified a row: `float32_gap` is the largest difference of a margin between the float32 network and its
-    float64 copy on the clean images, `float32_bound` the largest that error analysis allows there.
+    """The certificate of a row.
+
+    `float32_gap` is the largest difference between margins of the float32 network and its float64 copy on the clean images.
+    `float32_bound` is the largest that error analysis allows there.
     """
 
     name: CertificateName

@@ -1,4 +1,4 @@
-"""What `rvb check` found of a submission."""
+"""The report of `rvb check` on a submission."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from benchmark.specs.base import Frozen
 
 
 class Check(Frozen):
-    """One check. `row` and `track` are empty where it is of the whole submission; `found` says what to do where it failed."""
+    """One check. `row` and `track` are empty for the whole submission; `found` says what to do where it failed."""
 
     name: str
     ok: bool
@@ -16,7 +16,7 @@ class Check(Frozen):
 
 
 class Note(Frozen):
-    """Something that a maintainer would look at: no failure."""
+    """Something for a maintainer to look at; no failure."""
 
     name: str
     found: str
@@ -25,7 +25,7 @@ class Note(Frozen):
 
 
 class CheckReport(Frozen):
-    """All checks of a submission in the order in which they were made, and what a maintainer would look at."""
+    """All checks of a submission, in order, and notes for maintainers."""
 
     submission: str
     checks: tuple[Check, ...]

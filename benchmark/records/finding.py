@@ -1,4 +1,4 @@
-"""A paper's statement put to the test by a study."""
+"""A paper's statement, tested by a study."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Finding(Frozen):
 
     Attributes:
         statement: as the paper has it, in one sentence.
-        statistic: what `estimate` is, with its unit.
+        statistic: the name of `estimate`, with its unit.
         over: what was drawn: images, seeds or models, and how many.
     """
 

@@ -1,4 +1,4 @@
-"""What a row's numbers count, image by image: small enough for git, so that two builds of a row are compared in pairs."""
+"""A row's numbers image by image: small enough for git, so that two builds of a row are compared in pairs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmark.specs.base import Frozen
 
 
 class PerImage(Frozen):
-    """Stands beside a Record, in the order of its evaluation images. Of the open division without each attack's own number.
+    """The numbers of a Record by evaluation image. In the open division each attack's own number is missing.
 
     Attributes:
         scores: by the name of a number (`counts`), a digit an image: 1 where it counts and 0 where it does not;
@@ -26,12 +26,12 @@ class PerImage(Frozen):
         """Each image's share of a number; None where it is not counted by image. `corrupted` sums the corruptions."""
         if name in self.scores:
             return [int(digit) for digit in self.scores[name]]
-        parts = [self.scores[one] for one in self.scores if one.startswith(f"{name}: ")]
+        parts = [digits for part, digits in self.scores.items() if part.startswith(f"{name}: ")]
         return [sum(map(int, digits)) for digits in zip(*parts, strict=True)] if parts else None
 
 
 def counts(record: Record) -> dict[str, tuple[int, int]]:
-    """(images that hold, images counted) by name: the headline numbers, each attack's, and those beside them.
+    """Return (images that hold, images counted) by name: the headline numbers, each attack's, and those beside them.
 
     An image's corrupted copies are counted one by one.
     """
@@ -39,16 +39,16 @@ def counts(record: Record) -> dict[str, tuple[int, int]]:
 
 
 def shares(record: Record) -> dict[str, Proportion]:
-    """The same numbers as shares."""
+    """Return the same numbers as shares."""
     numbers = headline(record) | {attack.id: attack.accuracy for attack in record.attacks}
     if record.smoothed:
         numbers["smoothed clean"] = record.smoothed.clean
     corruptions = record.corrupted.corruptions if record.corrupted else ()
-    return numbers | {f"corrupted: {one.name}": one.mean for one in corruptions}
+    return numbers | {f"corrupted: {corruption.name}": corruption.mean for corruption in corruptions}
 
 
 def contradictions(record: Record, images: PerImage) -> list[str]:
-    """The numbers of a Record that its images do not add up to, in words."""
+    """Return the numbers of a Record that its images do not add up to, in words."""
     found = []
     own = {attack.id for attack in record.attacks} if record.division == "open" else set()
     for name, (count, n) in counts(record).items():

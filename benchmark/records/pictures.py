@@ -1,4 +1,4 @@
-"""Pictures of a model: grids of images, with what is needed to read them."""
+"""Pictures of a model: grids of images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmark.specs.base import Frozen
 
 
 class Picture(Frozen):
-    """A grid of images, a PNG file of the record's folder `pictures`, with what is needed to read it."""
+    """A PNG file of the record's folder `pictures`, with title, alternative text and caption."""
 
     file: str = Field(pattern=r"^[a-z0-9_]+\.png$")
     sha256: str

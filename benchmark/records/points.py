@@ -1,4 +1,4 @@
-"""Points of named classes in the plane, as a measure gives them: such as t-SNE of clean and of adversarial features."""
+"""Points of named classes in the plane, such as t-SNE of clean and of adversarial features."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _to_text(points: tuple[tuple[float, float], ...]) -> str:
 
 
 class PointClass(Frozen):
-    """The points (x, y) of one class; in JSON one line of text, `x,y x,y`."""
+    """The points (x, y) of one class. In JSON they are one line of text, `x,y x,y`."""
 
     name: str = Field(min_length=1)
     points: Annotated[
@@ -34,14 +34,14 @@ class PointClass(Frozen):
 
 
 class Points(Frozen):
-    """Classes in the order of their marks. `axes` names both axes; None where these mean nothing, as those of t-SNE."""
+    """Classes in the order of their marks. `axes` names both axes; None where they mean nothing, as for t-SNE."""
 
     classes: tuple[PointClass, ...] = Field(min_length=1)
     axes: tuple[str, str] | None = None
 
     @property
     def count(self) -> int:
-        return sum(len(one.points) for one in self.classes)
+        return sum(len(points.points) for points in self.classes)
 
     @model_validator(mode="after")
     def _fits(self) -> Points:

@@ -1,4 +1,4 @@
-"""One row of a leaderboard, with what it takes to check it: record.json, which steps/collect.py writes.
+"""One row of a leaderboard, with everything needed to check it: record.json, which steps/collect.py writes.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
 """
@@ -24,11 +24,11 @@ TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
 
 
 class Record(Frozen):
-    """One row of a leaderboard, with what it takes to check it. Holds no time, date or host name.
+    """One row of a leaderboard, with everything needed to check it. It holds no time, date or host name.
 
-    `attention` says what replacing it leaves, None where there is none. `measured` holds, by name, what stages found that
-    have no field of their own here. `reason` is why a published Record replaced another. `wall` names what held the row's own
-    code (docs/sandbox.md), "none" where nothing did. JSON leaves these out where they are empty.
+    `attention` is the accuracy without it, None for a model that has none. `measured` holds, by name, results of steps that
+    have no field here. `reason` is why a published Record replaced another. `wall` names the parts of the sandbox that
+    confined the submitted code (docs/sandbox.md), or is "none". JSON leaves these four out where they are empty.
     """
 
     schema_version: Literal[1] = 1
@@ -79,12 +79,12 @@ class Record(Frozen):
 
     @property
     def codes(self) -> dict[str, str]:
-        """The digest of the code that each step ran by, by the step's name."""
+        """The digest of each step's code, by the step's name."""
         return {name[5:]: digest for name, digest in self.sha256.items() if name.startswith("code ")}
 
 
 def headline_names(track: Track) -> list[str]:
-    """The names of a row's headline numbers on `track`, in the order of a table's columns."""
+    """Return the names of a row's headline numbers on `track`, in the order of a table's columns."""
     certified = [f"certified L2 {radius:g}" for radius in track.certified_radii]
     smoothed = [f"smoothed L2 {radius:g}" for radius in track.certified_radii] if track.smoothing else []
     corrupted = ["corrupted"] if track.corruptions else []
@@ -92,10 +92,10 @@ def headline_names(track: Track) -> list[str]:
 
 
 def headline(record: Record) -> dict[str, Proportion]:
-    """A record's headline numbers by those names; a row without a certificate has no certified ones.
+    """Return a Record's headline numbers by those names. A row without a certificate has no certified ones.
 
-    Those of "smoothed" are certified too, but of another classifier: the smoothed version of the row's model. "corrupted" is
-    the mean over corruptions and severities.
+    "smoothed" ones are certified too, for another classifier: the smoothed version of the row's model. "corrupted" is the
+    mean over corruptions and severities.
     """
     numbers = {"clean": record.clean}
     numbers |= {f"robust {r.threat.label}": r.accuracy for r in record.robust}

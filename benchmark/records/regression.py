@@ -1,13 +1,12 @@
-"""Two builds of a row compared, such as the published Record with one that was just built. Pure: Records in, lines out.
+"""Compare two builds of a row, such as the published Record with one that was just built.
 
-Where both were computed in the same arithmetic (`differences` finds none), every number, every image's verdict and radius
-and every sha256 must be the same. Elsewhere training ends in other weights, as another seed would: RULE says what is
-allowed there.
+Computed in the same arithmetic (`differences` is empty), every number, every image's verdict and radius and every sha256
+must be the same. Otherwise training ends in other weights, as another seed would: RULE says what is allowed then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -28,9 +27,7 @@ Verdict = Literal["same", "within", "OUTSIDE"]
 
 @dataclass(frozen=True)
 class Built:
-    """A row as published or as built: its Record, its images where they are kept, and `runtime.machine.machine()` of where
-    it was computed, where that is known.
-    """
+    """A published or built row: its Record, its numbers by image, and the `machine()` that computed it, where known."""
 
     record: Record
     images: PerImage | None
@@ -42,7 +39,7 @@ class Line:
     """One number or fact of a row.
 
     Attributes:
-        changed: of how many images the verdict changed, where images were compared in pairs.
+        changed: the number of images whose verdict changed, where images were compared in pairs.
         p: of McNemar's test, where chance is allowed.
     """
 
@@ -78,7 +75,7 @@ def compare_rows(
     """Compare every row that is required or published, in order.
 
     Args:
-        required: rows that must be there. Others are compared where both sides are; where one is missing, a note says so.
+        required: rows that must be on both sides. Of another row that one side lacks, a note says so.
     """
     required, rows = set(required), []
     for row in sorted(required | set(published)):
@@ -92,72 +89,67 @@ def compare_rows(
         else:
             words = "is neither published nor built; run `rvb repro`, then `rvb publish`"
         rows.append(RowComparison(row, problem=words) if row in required else RowComparison(row, notes=(words,)))
-    # one bound for the p values of all rows, so that the false alarms of the table are stated as a whole
+    # one bound for the p values of all rows, so that RULE states the false alarms of the whole table
     bound = FALSE_ALARMS / max(1, sum(line.p is not None for row in rows for line in row.lines))
 
-    def judged(line: Line) -> Line:
+    def decided(line: Line) -> Line:
         return replace(line, verdict="OUTSIDE") if line.p is not None and line.p < bound else line
 
-    return [replace(row, lines=tuple(map(judged, row.lines))) for row in rows]
+    return [replace(row, lines=tuple(map(decided, row.lines))) for row in rows]
 
 
 def compare_row(published: Built, built: Built, *, alike: bool = False) -> RowComparison:
-    """Compare one row. Lines with a `p` are judged with those of the other rows, by `compare_rows`.
+    """Compare one row. `compare_rows` decides on lines with a `p`, together with those of the other rows.
 
     Args:
         alike: compare as if both sides had been computed in the same arithmetic: every difference is outside.
     """
-    before, now = published.record, built.record
-    if before.track_version != now.track_version:
-        versions = f"version {before.track_version} published, {now.track_version} built"
-        return RowComparison(now.row, problem=f"is of other rules: track {now.track} {versions}; publish it again")
-    if before.n != now.n:
-        words = f"counts other images: n {before.n} published, {now.n} built; publish it again"
-        return RowComparison(now.row, problem=words)
+    before, after = published.record, built.record
+    if before.track_version != after.track_version:
+        versions = f"version {before.track_version} published, {after.track_version} built"
+        return RowComparison(after.row, problem=f"is of other rules: track {after.track} {versions}; publish it again")
+    if before.n != after.n:
+        words = f"counts other images: n {before.n} published, {after.n} built; publish it again"
+        return RowComparison(after.row, problem=words)
     if published.images is None or built.images is None:
         side = "published" if published.images is None else "built"
-        return RowComparison(now.row, problem=f"is {side} without its images (per_image.json); do that again")
+        return RowComparison(after.row, problem=f"is {side} without its images (per_image.json); do that again")
     unlike = [] if alike else differences(published, built)
     notes = [f"is compared by chance, since {', '.join(unlike)}"] if unlike else []
-    codes = [name for name in sorted({**before.codes, **now.codes}) if before.codes.get(name) != now.codes.get(name)]
+    codes = [
+        name for name in sorted({**before.codes, **after.codes}) if before.codes.get(name) != after.codes.get(name)
+    ]
     if codes:
         notes.append(f"was built by other code: {', '.join(codes)}")
     if unlike:
-        lines = _by_chance(before, now, published.images, built.images)
+        lines = _by_chance(before, after, published.images, built.images)
     else:
         same_writer = (published.machine or {}).get("pyarrow") == (built.machine or {}).get("pyarrow")
-        lines = _exactly(before, now, published.images, built.images, same_writer)
-    return RowComparison(now.row, (*_facts(before, now), *lines), tuple(notes))
+        lines = _exactly(before, after, published.images, built.images, same_writer)
+    return RowComparison(after.row, (*_facts(before, after), *lines), tuple(notes))
 
 
 def differences(published: Built, built: Built) -> list[str]:
-    """In what the two were not computed alike; empty where the same bytes are due.
+    """Return how the two computations differed, in words; nothing where they must give the same bytes.
 
-    Portable arithmetic (runtime/arithmetic.py) is the same on every processor that has it; elsewhere the processor counts.
-    The library of matrix products counts everywhere: portable ones were MKL's before they were OpenBLAS's.
+    Portable arithmetic (runtime/arithmetic.py) is the same on every processor that has it; in other arithmetic the processor
+    counts. The library of matrix products always counts: portable products were MKL's before they were OpenBLAS's.
     """
     if published.machine is None or built.machine is None:
         return ["it is not known which machine published it"]
-    before, now = _computed_by(published), _computed_by(built)
-    if before.get("arithmetic") == now.get("arithmetic") == "portable":
-        for name in ("processor", "capability"):
-            before.pop(name, None)
-            now.pop(name, None)
-    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-    return [f"{name} was {before.get(name, 'unknown')} and is {now.get(name, 'unknown')}" for name in names]
-
-
-def _computed_by(row: Built) -> dict[str, str]:
-    """Python counts by its minor version; pyarrow does not, since it only writes what was computed."""
-    found = {**row.record.environment, **(row.machine or {})}
-    found.pop("pyarrow", None)
-    if "python" in found:
-        found["python"] = ".".join(found["python"].split(".")[:2])
-    return found
+    before, after = ({**row.record.environment, **(row.machine or {})} for row in (published, built))
+    ignored = {"pyarrow"}  # it only writes what was computed
+    if before.get("arithmetic") == after.get("arithmetic") == "portable":
+        ignored |= {"processor", "capability"}
+    for computed in (before, after):
+        if "python" in computed:  # counts by its minor version
+            computed["python"] = ".".join(computed["python"].split(".")[:2])
+    names = [name for name in sorted({*before, *after} - ignored) if before.get(name) != after.get(name)]
+    return [f"{name} was {before.get(name, 'unknown')} and is {after.get(name, 'unknown')}" for name in names]
 
 
 def _facts(published: Record, built: Record) -> list[Line]:
-    """What depends on no machine; of settings and rules only those that differ."""
+    """Compare what depends on no machine. Settings and rules give a line only where they differ."""
 
     def values(record: Record) -> dict[str, object]:
         smoothed, corrupted = record.smoothed, record.corrupted
@@ -168,40 +160,37 @@ def _facts(published: Record, built: Record) -> list[Line]:
             **{f"{attack.id}: parameters": (attack.spec, attack.engine) for attack in record.attacks},
         }  # fmt: skip
 
-    before, now, lines = values(published), values(built), []
-    for name in [name for name in before if name in now]:  # the number of an attack that one side lacks is told
-        one, other = before[name], now[name]
-        if isinstance(one, str | int):
-            lines.append(_line(name, str(one), str(other)))
-        elif one != other:
+    before, after, lines = values(published), values(built), []
+    for name in [name for name in before if name in after]:  # an attack that one side lacks has a line of its own
+        if isinstance(before[name], str | int):
+            lines.append(_line(name, str(before[name]), str(after[name])))
+        elif before[name] != after[name]:
             lines.append(Line(name, "as published", "others", "OUTSIDE"))
-    names = [name for name in published.sha256 | built.sha256 if name.startswith("data ")]
-    return lines + _digests(published, built, names)
+    return lines + _digests(published, built, lambda name: name.startswith("data "))
 
 
-def _exactly(published: Record, built: Record, before: PerImage, now: PerImage, evidence: bool) -> list[Line]:
-    """Every number, image and digest has to be the same.
+def _exactly(published: Record, built: Record, before: PerImage, after: PerImage, evidence: bool) -> list[Line]:
+    """Compare every number, image and digest; each must be the same.
 
     Args:
-        evidence: whether the two files of evidence were written by the same pyarrow, and so are the same bytes.
+        evidence: whether the same pyarrow wrote both files of evidence, so that they are the same bytes.
     """
     ours, theirs = counts(published), counts(built)
-    for side, record in ((ours, published), (theirs, built)):  # where attacks stop on the way depends on rounding
+    for side, record in ((ours, published), (theirs, built)):  # how many images an attack leaves on the way
         for attack in record.attacks:
             side |= {f"{attack.id} after {part}": (left, attack.accuracy.n) for part, left in attack.remaining.items()}
     lines = [_count(name, ours.get(name), theirs.get(name)) for name in {**ours, **theirs}]
-    for name in {**before.scores, **now.scores}:
-        lines.append(_by_image(f"images of {name}", before.scores.get(name, ""), now.scores.get(name, "")))
-    for name in {**before.radii, **now.radii}:
-        lines.append(_by_image(f"{name} radii", before.radii.get(name, ()), now.radii.get(name, ())))
+    for name in {**before.scores, **after.scores}:
+        lines.append(_by_image(f"images of {name}", before.scores.get(name, ""), after.scores.get(name, "")))
+    for name in {**before.radii, **after.radii}:
+        lines.append(_by_image(f"{name} radii", before.radii.get(name, ()), after.radii.get(name, ())))
     others = ("data ", "code ") if evidence else ("data ", "code ", "evidence")
-    names = [name for name in published.sha256 | built.sha256 if not name.startswith(others)]
-    return lines + _digests(published, built, names)
+    return lines + _digests(published, built, lambda name: not name.startswith(others))
 
 
-def _by_chance(published: Record, built: Record, before: PerImage, now: PerImage) -> list[Line]:
-    """Every number of images, with McNemar's p: the chance of so one-sided a change if each changed image is as likely to
-    have become better as worse. Of the same weights rounding alone differs: no test, but at most one image.
+def _by_chance(published: Record, built: Record, before: PerImage, after: PerImage) -> list[Line]:
+    """Compare every number of images by McNemar's p: the chance of so one-sided a change where better and worse are equally
+    likely. With the same weights only rounding differs: no test, but at most one image.
     """
     from benchmark.records.comparison import mcnemar  # imports numpy, before which a process has to fix its arithmetic
 
@@ -210,9 +199,9 @@ def _by_chance(published: Record, built: Record, before: PerImage, now: PerImage
     lines = []
     for name in {**ours, **theirs}:
         line = _count(name, ours.get(name), theirs.get(name))
-        one, other = before.score(name), now.score(name)
-        if name in ours and name in theirs and one is not None and other is not None:
-            changes, p = sum(a != b for a, b in zip(one, other, strict=True)), mcnemar(other, one)
+        score, other = before.score(name), after.score(name)
+        if name in ours and name in theirs and score is not None and other is not None:
+            changes, p = sum(a != b for a, b in zip(score, other, strict=True)), mcnemar(other, score)
             allowed = ours[name][1] // published.n  # an image's corrupted copies are one image
             outside = same_weights and abs(ours[name][0] - theirs[name][0]) > allowed
             verdict: Verdict = "OUTSIDE" if outside else "within" if changes else "same"
@@ -221,28 +210,25 @@ def _by_chance(published: Record, built: Record, before: PerImage, now: PerImage
     return lines
 
 
-def _line(name: str, one: str, other: str) -> Line:
-    return Line(name, one, other, "same" if one == other else "OUTSIDE")
+def _line(name: str, before: str, after: str, changed: int | None = None) -> Line:
+    return Line(name, before, after, "same" if before == after else "OUTSIDE", changed)
 
 
-def _count(name: str, before: tuple[int, int] | None, now: tuple[int, int] | None) -> Line:
-    """A number of images; outside unless it is the same."""
-    words = [f"{count[0]} of {count[1]}" if count else "none" for count in (before, now)]
-    return _line(name, *words)
+def _count(name: str, before: tuple[int, int] | None, after: tuple[int, int] | None) -> Line:
+    old, new = (f"{count[0]} of {count[1]}" if count else "none" for count in (before, after))
+    return _line(name, old, new)
 
 
-def _by_image(name: str, before: Sequence[object], now: Sequence[object]) -> Line:
-    """Each image's verdict or radius; the first that differs is named."""
-    if len(before) != len(now):
-        return _line(name, f"{len(before)} images", f"{len(now)} images")
-    other = [image for image, (a, b) in enumerate(zip(before, now, strict=True)) if a != b]
-    words = [f"image {other[0]}: {values[other[0]]}" if other else "" for values in (before, now)]
-    return replace(_line(name, *words), changed=len(other))
+def _by_image(name: str, before: Sequence[object], after: Sequence[object]) -> Line:
+    """Compare each image's verdict or radius; the line names the first image that differs."""
+    if len(before) != len(after):
+        return _line(name, f"{len(before)} images", f"{len(after)} images")
+    differing = [image for image, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    old, new = (f"image {differing[0]}: {values[differing[0]]}" if differing else "" for values in (before, after))
+    return _line(name, old, new, len(differing))
 
 
-def _digests(published: Record, built: Record, names: Iterable[str]) -> list[Line]:
-    digests = [(name, published.sha256.get(name, "none"), built.sha256.get(name, "none")) for name in sorted(names)]
-    return [
-        replace(_line(f"sha256 of {name}", one, other), published=one[:12], built=other[:12])
-        for name, one, other in digests
-    ]
+def _digests(published: Record, built: Record, chosen: Callable[[str], bool]) -> list[Line]:
+    names = sorted(filter(chosen, published.sha256 | built.sha256))
+    lines = [_line(f"sha256 of {n}", published.sha256.get(n, "none"), built.sha256.get(n, "none")) for n in names]
+    return [replace(line, published=line.published[:12], built=line.built[:12]) for line in lines]

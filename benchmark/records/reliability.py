@@ -1,4 +1,4 @@
-"""What a Record says of how far the row's attacks can be believed."""
+"""Failure indicators: how far the row's attacks can be trusted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from benchmark.specs.threat import ThreatModel
 
 
 class FailureIndicator(Frozen):
-    """One indicator of attack failure (Pintor et al. 2022): what was measured, in a sentence with its numbers, and what it
-    means if it is not `sound`.
+    """One indicator of attack failure (Pintor et al. 2022).
+
+    `measured` is a sentence with the numbers; `explanation` says what it means if the indicator is not `sound`.
     """
 
     name: str
@@ -33,8 +34,9 @@ class RadiusPoint(Frozen):
 
 
 class GradientNorms(Frozen):
-    """l2 norms of the margin's gradient (logits a pixel) at the images correct when clean, `images` of them: for how many it
-    is zero or not finite, and (share of images below, norm) pairs of the others.
+    """l2 norms of the margin's gradient (logits per pixel) at the `images` that are correct when clean.
+
+    `zeros` counts gradients that are zero or not finite; `quantiles` are (share of images below, norm) of the others.
     """
 
     images: int
@@ -43,10 +45,10 @@ class GradientNorms(Frozen):
 
 
 class Reliability(Frozen):
-    """All failure indicators of a row (`signals`), and the curves that some were read from, measured in `threat` and, for
-    radii, in balls around it.
+    """All failure indicators of a row (`signals`), and the curves behind some of them.
 
-    A row that is correct on no image has neither curves nor gradients.
+    Curves are measured in `threat`; `radii` in balls around it. A row that is correct on no image has neither curves nor
+    gradients.
     """
 
     threat: ThreatModel

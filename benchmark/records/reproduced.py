@@ -34,7 +34,7 @@ def read(folder: Path) -> dict[str, Reproduced]:
 
 
 def update(folder: Path, reproduced: Mapping[str, str], commit: str = "", *, forget: Iterable[str] = ()) -> None:
-    """Note what was reproduced today at `commit`, by row or study; forget rows or studies that are published anew."""
+    """Note what was reproduced today at `commit`, by row or study; forget rows or studies that are published again."""
     date, before = datetime.now(UTC).date().isoformat(), read(folder)
     now = {name: entry for name, entry in before.items() if name not in {*forget}}
     now |= {name: Reproduced(commit=commit, date=date, what=what) for name, what in reproduced.items()}

@@ -1,7 +1,7 @@
 """RobustBench's published rows (`model_info/<dataset>/<threat model>/<name>.json`), read and written.
 
 Units there: accuracies are percent, mostly as strings; eps is a fraction such as "8/255" or a decimal, in pixels of
-[0, 1]. What is read becomes `claimed`; what is written says in its footnote what it rests on.
+[0, 1]. Rows that are read become `claimed`; rows that are written name their evidence in a footnote.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from benchmark.records.attack import RobustResult
+from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, explain
@@ -23,11 +23,11 @@ from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
 
 CLAIMED = Path("leaderboard/claimed")
-SAME = 1e-5  # relative difference of two radii that are one
+SAME = 1e-5  # relative difference up to which two radii are the same
 
 
 def radius(text: object) -> float:
-    """A radius in pixels of [0, 1] from "8/255", "0.5" or a number; a ValueError for anything else, 0 included."""
+    """Return a radius in pixels of [0, 1] from "8/255", "0.5" or a number. Raise a ValueError otherwise, and for 0."""
     if re.fullmatch(r"\s*\d*\.?\d+(e-?\d+)?(\s*/\s*\d*\.?\d+)?\s*", str(text), re.IGNORECASE):
         above, _, below = str(text).partition("/")
         divisor = Fraction(below.strip() or "1")
@@ -38,7 +38,7 @@ def radius(text: object) -> float:
 
 
 def percent(text: object) -> float:
-    """A fraction from percent, as text or number; a ValueError when it lies outside 0 to 100."""
+    """Return a fraction from percent, as text or number. Raise a ValueError outside 0 to 100."""
     try:
         value = float(str(text))
     except ValueError:
@@ -50,15 +50,13 @@ def percent(text: object) -> float:
 
 Percent = Annotated[float, BeforeValidator(percent)]
 Text = Annotated[str, BeforeValidator(lambda text: text or "")]
-
-
 Share = Field(ge=0, le=1, allow_inf_nan=False)
 
 
 class ClaimedRow(Frozen):
     """One model's numbers as they are published, none of them measured here. Accuracies are fractions.
 
-    `external` is a lower robust accuracy than AutoAttack's that somebody found by another attack. `source` is the
+    `external` is the robust accuracy under somebody's other attack, where that is lower than AutoAttack's. `source` is the
     published file, `sha256` its digest.
     """
 
@@ -124,8 +122,10 @@ class _File(BaseModel):
 
 
 def read_board(folder: Path, track: Track) -> tuple[ClaimedBoard, list[str]]:
-    """The rows of `folder` (RobustBench's model_info) that fit the track's data set and one of its radii, by name; and a line
-    for each file left out, with the reason: broken, or of another radius. A BenchmarkError where there are none.
+    """Return the rows of `folder` (RobustBench's model_info) of the track's data set and radii, by name.
+
+    Also return a line for each file left out, with the reason: broken, or of another radius. Raise a BenchmarkError where
+    there is no file.
     """
     if track.robustbench is None:
         raise BenchmarkError(f"track {track.name} says no `robustbench` data set, so none of its rows are comparable")
@@ -151,16 +151,15 @@ def read_board(folder: Path, track: Track) -> tuple[ClaimedBoard, list[str]]:
 
 
 def read_row(path: Path, dataset: str) -> ClaimedRow:
-    """One published row; its folder names the norm. A BenchmarkError for a file that is no such row of `dataset`."""
+    """Return one published row; its folder names the norm. Raise a BenchmarkError for a file that is no row of `dataset`."""
     row = files.read_model(path, _File, "mend it, or take it out")
     if row.dataset != dataset:
         raise BenchmarkError(f"{path}: is of data set {row.dataset!r}, not {dataset}")
     if row.clean <= 0.01:
         raise BenchmarkError(f"{path}: clean_acc looks like a fraction; RobustBench writes percent")
-    norm = path.parent
     try:
-        threat = ThreatModel.model_validate({"norm": norm.name, "eps": row.eps})
-        source = f"model_info/{norm.parent.name}/{norm.name}/{path.name}"
+        threat = ThreatModel.model_validate({"norm": path.parent.name, "eps": row.eps})
+        source = "/".join(("model_info", *path.parts[-3:]))
         fields = row.model_dump(exclude={"dataset", "eps"})
         return ClaimedRow(name=path.stem, threat=threat, source=source, sha256=files.sha256_file(path), **fields)
     except ValidationError as error:
@@ -172,17 +171,17 @@ def same_threat(one: ThreatModel, other: ThreatModel) -> bool:
 
 
 def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any]:
-    """A record's numbers at `threat` as a RobustBench row: the fields of its ModelInfo, and `external`, `unreliable`.
+    """Return a Record's numbers at `threat` as a RobustBench row: the fields of its ModelInfo, `external` and `unreliable`.
 
-    `autoattack_acc` is what AutoAttack alone leaves, `external` the lower number where another attack broke more. A
-    BenchmarkError where the row was not judged by AutoAttack.
+    `autoattack_acc` is accuracy under AutoAttack alone, `external` the lower number where another attack broke more. Raise a
+    BenchmarkError where the row was not attacked by AutoAttack.
     """
-    judged = [attack for attack in record.attacks if attack.spec.attack == "autoattack"]
-    alone = [attack for attack in judged if same_threat(attack.spec.threat, threat)]
-    found = [robust for robust in record.robust if same_threat(robust.threat, threat)]
-    if not alone or not found:
-        known = ", ".join(attack.spec.threat.label for attack in judged) or "nothing"
-        raise BenchmarkError(f"{record.row} was not judged by AutoAttack at {threat.label}, but at {known}")
+    attacked = [attack for attack in record.attacks if attack.spec.attack == "autoattack"]
+    alone = next((attack.accuracy for attack in attacked if same_threat(attack.spec.threat, threat)), None)
+    robust = next((robust for robust in record.robust if same_threat(robust.threat, threat)), None)
+    if not alone or not robust:
+        known = ", ".join(attack.spec.threat.label for attack in attacked) or "nothing"
+        raise BenchmarkError(f"{record.row} was not attacked by AutoAttack at {threat.label}, but at {known}")
     name = f"robust {threat.label}"
     claimed = (claim.value for claim in record.claims if (claim.track, claim.metric) == (record.track, name))
     start = record.settings.training.init_from if record.settings.training else None
@@ -196,25 +195,25 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
         "dataset": track.robustbench or track.name,
         "venue": "N/A",
         "architecture": record.title,
-        "eps": _eps(found[0].threat.eps),
+        "eps": _eps(robust.threat.eps),
         "clean_acc": _percent(record.clean.value),
         "reported": next(map(_percent, claimed), None),
-        "autoattack_acc": _percent(alone[0].accuracy.value),
-        "footnote": _footnote(record, found[0]),
+        "autoattack_acc": _percent(alone.value),
+        "footnote": _footnote(record, robust.accuracy),
     }
-    if found[0].accuracy.count < alone[0].accuracy.count:
-        row["external"] = _percent(found[0].accuracy.value)
+    if robust.accuracy.count < alone.count:
+        row["external"] = _percent(robust.accuracy.value)
     if record.reliability:
         row["unreliable"] = bool(record.reliability.failing)
     return row
 
 
-def _footnote(record: Record, found: RobustResult) -> str:
+def _footnote(record: Record, robust: Proportion) -> str:
     evidence = record.sha256.get("evidence", "")[:12]
     return (
         f"robust-vit-bench: {record.trust}, track {record.track} version {record.track_version}, {record.n} test images "
-        f"(seed {record.seed}), 95% interval of the robust accuracy {_percent(found.accuracy.low)} to "
-        f"{_percent(found.accuracy.high)}, evidence sha256 {evidence}."
+        f"(seed {record.seed}), 95% interval of the robust accuracy {_percent(robust.low)} to "
+        f"{_percent(robust.high)}, evidence sha256 {evidence}."
     )
 
 
@@ -223,6 +222,6 @@ def _percent(share: float) -> str:
 
 
 def _eps(value: float) -> str:
-    """As k/255 where it is that, as RobustBench writes it."""
+    """Return eps as RobustBench writes it: k/255 where it is that."""
     levels = round(255 * value)
     return f"{levels}/255" if levels and math.isclose(255 * value, levels, rel_tol=SAME) else f"{value!r}"

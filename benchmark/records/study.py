@@ -1,4 +1,4 @@
-"""What came of a study. Units: radii in pixels of [0, 1]; accuracies as fractions."""
+"""The result of a study. Units: radii in pixels of [0, 1]; accuracies as fractions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from benchmark.specs.submission import Claim, Paper
 
 
 class CellResult(GridCell):
-    """A cell as it was run, with all the settings that it came to."""
+    """A cell as it was run, with its full settings."""
 
     settings: dict[str, JsonValue]
 
 
 class Run(Frozen):
-    """One network: a cell trained with a seed. `values` by measure's label; a measure of several has `<label>: <key>`.
+    """One network: a cell trained with a seed. `values` by the measure's label, or `<label>: <key>` where it has several.
 
-    `verdicts` are what those that count images were counted from; `points` are of measures that give such.
+    `verdicts` are the images' verdicts behind values that count images; `points` are of measures that return points.
     """
 
     cell: str
@@ -37,9 +37,9 @@ class Run(Frozen):
 
 
 class StudyResult(Frozen):
-    """What came of a study: its runs, cell by cell, seed by seed; no time, date or host name.
+    """The result of a study: its runs, cell by cell, seed by seed. It holds no time, date or host name.
 
-    `n` images; `x` holds the places of each curve; `left_out` says by label why a measure was not taken.
+    `n` is the number of images; `x` the places of each curve; `left_out` says by label why a measure was not taken.
     """
 
     schema_version: Literal[1] = 1
@@ -63,12 +63,12 @@ class StudyResult(Frozen):
 
     @property
     def command(self) -> str:
-        """How to run it again."""
+        """The command that runs it again."""
         return run_command(self.id, self.track)
 
 
 class PublishedStudy(Frozen):
-    """`leaderboard/results/<track>/studies/<submission>-<study>.json`: what was asked, and what came of it."""
+    """`leaderboard/results/<track>/studies/<submission>-<study>.json`: a study and its result."""
 
     study: Study
     result: StudyResult
@@ -77,7 +77,7 @@ class PublishedStudy(Frozen):
 
 
 class DeclaredPaper(Frozen):
-    """A submission with a row or a study on the track. `studies` by name, those over a row's seeds among them."""
+    """A submission with a row or a study on the track. `studies` by name, including those over a row's seeds."""
 
     summary: str
     paper: Paper
@@ -86,10 +86,10 @@ class DeclaredPaper(Frozen):
 
 
 def measure_of(label: str) -> str:
-    """The measure that gave what has this label."""
+    """Return the measure that a label belongs to."""
     return label.partition(": ")[0]
 
 
 def is_named(label: str, measures: tuple[str, ...]) -> bool:
-    """Whether a figure that names `measures` means what has this label: by all of it, or by what is before a colon in it."""
-    return any(label == one or label.startswith(f"{one}: ") for one in measures)
+    """Whether `measures` of a figure name this label: in full, or by its part before a colon."""
+    return any(label == name or label.startswith(f"{name}: ") for name in measures)

@@ -1,4 +1,4 @@
-"""Points of a study as panels to draw, as numbers for the page and the terminal, and as CSV. Pure."""
+"""Points of a study as panels to draw, as numbers for the page and the terminal, and as CSV."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from benchmark.records.study import PublishedStudy, is_named, measure_of
 
 @dataclass(frozen=True)
 class ClassNumbers:
-    """What a class looks like without the picture.
+    """A class of points in numbers.
 
-    `spread` is the root mean square distance from its centre; `near` the share of its points whose nearest other point is
+    `spread` is the root mean square distance from its centre. `near` is the share of its points whose nearest other point is
     of the same class, NaN where there is no other.
     """
 
@@ -49,18 +49,18 @@ class Panel:
 
     @property
     def numbers(self) -> tuple[ClassNumbers, ...]:
-        near = _near(self.points)
-        found = []
-        for one, share in zip(self.points.classes, near, strict=True):
-            n, (x, y) = len(one.points), (math.fsum(v) / len(one.points) for v in zip(*one.points, strict=True))
-            spread = math.sqrt(math.fsum((a - x) ** 2 + (b - y) ** 2 for a, b in one.points) / n)
-            found.append(ClassNumbers(one.name, n, (x, y), spread, share))
-        return tuple(found)
+        numbers = []
+        for group, near in zip(self.points.classes, _near(self.points), strict=True):
+            n = len(group.points)
+            x, y = (math.fsum(values) / n for values in zip(*group.points, strict=True))
+            spread = math.sqrt(math.fsum((a - x) ** 2 + (b - y) ** 2 for a, b in group.points) / n)
+            numbers.append(ClassNumbers(group.name, n, (x, y), spread, near))
+        return tuple(numbers)
 
 
 @dataclass(frozen=True)
 class PointSheet:
-    """The numbers of one measure's points, class by class: a name, then a text for each of `heads`."""
+    """The numbers of one measure's points: for each class a name, then a text for each of `heads`."""
 
     title: str
     heads: tuple[str, ...]
@@ -68,7 +68,7 @@ class PointSheet:
 
 
 def panels(study: PublishedStudy) -> tuple[Panel, ...]:
-    """Every measure's points, in each cell those of its first seed, measure by measure."""
+    """Return every measure's points, measure by measure; of each cell those of its first seed."""
     first = {run.cell: run for run in reversed(study.result.runs)}
     return tuple(
         Panel(cell.name, label, first[cell.name].seed, first[cell.name].points[label])
@@ -79,33 +79,41 @@ def panels(study: PublishedStudy) -> tuple[Panel, ...]:
 
 
 def drawn(study: PublishedStudy) -> tuple[Panel, ...]:
-    """Those of the study's scatter."""
+    """Return the panels of the study's scatter."""
     figure = study.study.figure
     if figure is None or figure.draw != "scatter":
         return ()
-    return tuple(one for one in panels(study) if not figure.measures or is_named(one.label, figure.measures))
+    return tuple(panel for panel in panels(study) if not figure.measures or is_named(panel.label, figure.measures))
 
 
 def point_labels(study: PublishedStudy) -> tuple[str, ...]:
-    """The measures that gave points, in the study's order, those that the figure names in its."""
+    """Return the measures that gave points, in the study's order; those that its figure names in the figure's order."""
     order, figure = [measure.label for measure in study.study.measures], study.study.figure
     named = [*figure.measures] if figure else []
-    found = dict.fromkeys(label for run in study.result.runs for label in run.points)
-    places = {label: (named.index(label) if label in named else len(named), label) for label in found}
-    return tuple(sorted(found, key=lambda label: (order.index(measure_of(label)), places[label])))
+
+    def place(label: str) -> tuple[int, int, str]:
+        return order.index(measure_of(label)), named.index(label) if label in named else len(named), label
+
+    return tuple(sorted({label for run in study.result.runs for label in run.points}, key=place))
 
 
 def point_sheets(study: PublishedStudy) -> tuple[PointSheet, ...]:
-    """A sheet a measure, drawn or not."""
-    found, sheets = panels(study), []
-    several = len({panel.cell for panel in found}) > 1
-    for label in dict.fromkeys(panel.label for panel in found):
-        chosen = [panel for panel in found if panel.label == label]
+    """Return a sheet for each measure, drawn or not."""
+    every, sheets = panels(study), []
+    several = len({panel.cell for panel in every}) > 1
+    for label in dict.fromkeys(panel.label for panel in every):
+        chosen = [panel for panel in every if panel.label == label]
         axes = chosen[0].points.axes
         rows = tuple(
-            (f"{panel.cell}: {one.name}" if several else one.name, *_texts(one))
+            (
+                f"{panel.cell}: {numbers.name}" if several else numbers.name,
+                f"{numbers.count}",
+                f"{numbers.centre[0]:.3g}, {numbers.centre[1]:.3g}",
+                f"{numbers.spread:.3g}",
+                "–" if math.isnan(numbers.near) else f"{100 * numbers.near:.1f}",
+            )
             for panel in chosen
-            for one in panel.numbers
+            for numbers in panel.numbers
         )
         centre = f"centre: {axes[0]}, {axes[1]}" if axes else "centre"
         heads = ("points", centre, "spread", "nearest is of its class, %")
@@ -114,27 +122,22 @@ def point_sheets(study: PublishedStudy) -> tuple[PointSheet, ...]:
 
 
 def points_csv(study: PublishedStudy) -> str:
-    """A line a point, of all seeds; "" where no measure gave any."""
+    """Return one line a point, of all seeds; "" where no measure gave any."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for label in point_labels(study):
         for run in study.result.runs:
-            for one in run.points[label].classes if label in run.points else ():
-                writer.writerows((label, run.cell, run.seed, one.name, x, y) for x, y in one.points)
+            for group in run.points[label].classes if label in run.points else ():
+                writer.writerows((label, run.cell, run.seed, group.name, x, y) for x, y in group.points)
     return f"measure,setting,seed,class,x,y\n{text.getvalue()}" if text.getvalue() else ""
 
 
-def _texts(one: ClassNumbers) -> tuple[str, ...]:
-    near = "–" if math.isnan(one.near) else f"{100 * one.near:.1f}"
-    return (f"{one.count}", f"{one.centre[0]:.3g}, {one.centre[1]:.3g}", f"{one.spread:.3g}", near)
-
-
 def _near(points: Points) -> tuple[float, ...]:
-    """By class the share of points whose nearest other is of it; of equally near ones, any."""
+    """Return for each class the share of points whose nearest other point is of the class; any one of equally near ones."""
     if points.count < 2:
         return (math.nan,) * len(points.classes)
-    places = np.array([place for one in points.classes for place in one.points])
-    owner = np.repeat(np.arange(len(points.classes)), [len(one.points) for one in points.classes])
+    places = np.concatenate([np.array(group.points, np.float64) for group in points.classes])
+    owner = np.repeat(np.arange(len(points.classes)), [len(group.points) for group in points.classes])
     _, two = cKDTree(places).query(places, k=2)
     other = np.where(two[:, 0] == np.arange(len(places)), two[:, 1], two[:, 0])
     same = owner[other] == owner

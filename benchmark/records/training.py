@@ -1,4 +1,4 @@
-"""What came of a training."""
+"""The result of a training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Overfitting(Frozen):
     """
 
     found: bool
-    epochs: tuple[int, ...]  # those that count
+    epochs: tuple[int, ...]  # the epochs that count
     trained: float
     pgd: float
     gap: float
@@ -35,7 +35,7 @@ class Overfitting(Frozen):
 
 
 class Preparation(Frozen):
-    """What a step before the first epoch says of itself."""
+    """What a step before the first epoch reported."""
 
     name: str
     history: dict[str, JsonValue]

@@ -15,8 +15,9 @@ from benchmark.training.fitting import check_recipe
 
 
 def check(grid: Grid) -> None:
-    """Build each network and recipe once, so that the last of a hundred cells does not fail after hours. Raises
-    BenchmarkError: networks, recipes or measures that do not fit.
+    """Build each network and recipe once, so that the last of a hundred cells does not fail after hours.
+
+    Raise a BenchmarkError for networks, recipes or measures that do not fit.
     """
     sources = {row.source.submission.name for row in grid.networks() if row.source} - {grid.submission.name}
     run(partial(_check, grid), lambda _: None, grid.submission.name, *sorted(sources), seconds=SECONDS)
@@ -24,11 +25,11 @@ def check(grid: Grid) -> None:
 
 def _check(grid: Grid, _: object) -> None:
     functions = {m.measure: function_of(grid.submission.name, m.measure) for m in grid.study.measures if is_function(m)}
+    taken = {part for function in functions.values() for part in PARTS if takes(function, part)}
     for cell, settings in grid.cells.items():
         try:
             model = methods.build_model(grid.submission, settings, grid.track)
             check_recipe(recipe(settings))
-            taken = {part for function in functions.values() for part in PARTS if takes(function, part)}
             if "blocks" in taken:
                 finding("blocks").check_blocks(grid.submission.name, model, grid.track.data.shape)
             if "attention" in taken:

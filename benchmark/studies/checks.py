@@ -1,4 +1,4 @@
-"""What a study names is there: the options of its method's build, the cells of its claims, its measures."""
+"""Check that what a study names exists: the cells of its claims, its measures, its findings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from benchmark.studies.grids import Grid
 
 MEASURES = Path("benchmark/studies/measures")
-PARTS = {
-    part: Path(f"benchmark/layers/submitted/{part}.py") for part in ("blocks", "attention")
-}  # of a model, for measures
+# the parts of a model that measures may take, by the file that finds them
+PARTS = {part: Path(f"benchmark/layers/submitted/{part}.py") for part in ("blocks", "attention")}
 
 
 def options(submission: str) -> set[str] | None:
-    """The options of a method's build, read from its source; None when it takes any."""
+    """Return the options of a method's build, read from its source; None where it takes any."""
     file = submissions.FOLDER / submission / "method.py"
     build = _functions(file).get("build")
     if build is None:
@@ -35,7 +34,7 @@ def options(submission: str) -> set[str] | None:
 
 
 def _functions(file: Path) -> dict[str, ast.FunctionDef]:
-    """The public functions of a file, by name; none where there is no file."""
+    """Return the public functions of a file, by name; none where there is no file."""
     return _read_functions(file, files.version(file)) if file.exists() else {}
 
 
@@ -49,12 +48,12 @@ def _read_functions(file: Path, _version: tuple[int, ...]) -> dict[str, ast.Func
 
 
 def own_measure(submission: str, measure: str) -> bool:
-    """Whether the submission's own measures.py has a function of this name, which then goes before the benchmark's."""
+    """Whether the submission's measures.py defines this measure, which then replaces the benchmark's."""
     return measure in _functions(_own_measures(submission))
 
 
 def measure_files(submission: str, measure: str) -> set[Path]:
-    """The file of a measure that is a function, and those that find a model's blocks or attention where it takes them."""
+    """Return the file of a measure that is a function, and those that find the parts of a model that it takes."""
     own = own_measure(submission, measure)
     file = _own_measures(submission) if own else MEASURES / f"{measure}.py"
     function = _functions(file)[measure if own else "measure"]
@@ -66,48 +65,46 @@ def _own_measures(submission: str) -> Path:
 
 
 def certificate_of(settings: VariantOnTrack, measure: MeasureSpec) -> CertificateSpec:
-    """The certificate that a measure of radii uses of a network with these settings; a BenchmarkError where there is none."""
+    """Return the certificate that a measure of radii uses for these settings. Raise a BenchmarkError where there is none."""
     spec = CertificateSpec(name=measure.certificate) if measure.certificate else settings.certificate
     if spec is None:
         raise BenchmarkError("declares no certificate; name one in the measure")
     return spec.model_copy(update={"parameters": {**spec.parameters, **measure.parameters}})
 
 
-def check_findings(grid: Grid) -> None:
-    """A BenchmarkError for a function of findings.py that is not there."""
-    file, name = submissions.FOLDER / grid.submission.name / "findings.py", grid.study.findings
-    if name and name not in _functions(file):
+def check(grid: Grid) -> None:
+    """Raise a BenchmarkError for a cell, measure, function or number of images that a study names and that does not exist."""
+    study, labels = grid.study, [measure.label for measure in grid.study.measures]
+    for cell in study.claims:
+        if cell not in grid.cells:
+            raise BenchmarkError(f"{grid.file}: claims: no cell {cell!r}{near_miss(cell, grid.cells)}")
+    named = [(f"claims of {cell!r}", label) for cell, claimed in study.claims.items() for label in claimed]
+    named += [("figure", label) for label in (study.figure.measures if study.figure else ())]
+    for place, label in named:
+        if label.partition(": ")[0] not in labels:
+            raise BenchmarkError(f"{grid.file}: {place}: no measure {label!r}{near_miss(label, labels)}")
+    numbers = [measure.label for measure in study.measures if measure.measure in BUILTIN]
+    drawn = (study.figure.measures or labels) if study.figure and study.figure.draw == "scatter" else ()
+    if drawn and all(label in numbers for label in drawn):
         raise BenchmarkError(
-            f"{grid.file}: findings: no function {name!r}; {_where(file)}{near_miss(name, _functions(file))}"
+            f"{grid.file}: figure: scatter draws points; {', '.join(drawn)} {'give' if len(drawn) > 1 else 'gives'} numbers; "
+            "draw bars, or name a measure of your own that returns points"
         )
+    file, name = submissions.FOLDER / grid.submission.name / "findings.py", study.findings
+    if name and name not in _functions(file):
+        near = near_miss(name, _functions(file))
+        raise BenchmarkError(f"{grid.file}: findings: no function {name!r}; {_where(file)}{near}")
+    for measure in study.measures:
+        _check_measure(grid, measure)
+    if grid.images > (most := grid.track.evaluation.images):
+        raise BenchmarkError(f"{grid.file}: images {grid.images} are more than the {most} of {study.track}")
 
 
 def _where(file: Path) -> str:
     return f"{file} has none" if file.exists() else f"there is no {file}"
 
 
-def check_claims(grid: Grid) -> None:
-    """A BenchmarkError for a claim or a figure of a cell or measure that the study does not have."""
-    labels, figure, claims = [measure.label for measure in grid.study.measures], grid.study.figure, grid.study.claims
-    for cell in claims:
-        if cell not in grid.cells:
-            raise BenchmarkError(f"{grid.file}: claims: no cell {cell!r}{near_miss(cell, grid.cells)}")
-    named = [(f"claims of {cell!r}", label) for cell, claimed in claims.items() for label in claimed]
-    named += [("figure", label) for label in (figure.measures if figure else ())]
-    for place, label in named:
-        if label.partition(": ")[0] not in labels:
-            raise BenchmarkError(f"{grid.file}: {place}: no measure {label!r}{near_miss(label, labels)}")
-    numbers = [measure.label for measure in grid.study.measures if measure.measure in BUILTIN]
-    drawn = (figure.measures or labels) if figure and figure.draw == "scatter" else ()
-    if drawn and all(label in numbers for label in drawn):
-        raise BenchmarkError(
-            f"{grid.file}: figure: scatter draws points; {', '.join(drawn)} {'give' if len(drawn) > 1 else 'gives'} numbers; "
-            "draw bars, or name a measure of your own that returns points"
-        )
-
-
-def check_measure(grid: Grid, measure: MeasureSpec) -> None:
-    """A measure's file and function are there, and its radius within reach."""
+def _check_measure(grid: Grid, measure: MeasureSpec) -> None:
     place = f"{grid.file}: measure {measure.label!r}"
     if measure.images and measure.images > grid.images:
         raise BenchmarkError(f"{place}: images {measure.images} are more than the {grid.images} of the study")
@@ -117,13 +114,12 @@ def check_measure(grid: Grid, measure: MeasureSpec) -> None:
             raise BenchmarkError(f"{place}: {wrong}")
     elif measure.measure == "certified":
         for name, settings in grid.cells.items():
-            if not measure.of(name):
-                continue
-            try:
-                certificate = certificate_of(settings, measure)
-            except BenchmarkError as error:
-                raise BenchmarkError(f"{place}: cell {name!r} {error}") from None
-            submissions.check_part("certificates", certificate.name, place)
+            if measure.of(name):
+                try:
+                    certificate = certificate_of(settings, measure)
+                except BenchmarkError as error:
+                    raise BenchmarkError(f"{place}: cell {name!r} {error}") from None
+                submissions.check_part("certificates", certificate.name, place)
     elif measure.measure not in BUILTIN:
         file = _own_measures(grid.submission.name)
         known = {*_functions(file)} | {path.stem for path in MEASURES.glob("[a-z]*.py")}

@@ -1,4 +1,4 @@
-"""What the board, which cannot read submissions, is given of a track's papers and studies: declared, and published."""
+"""The declared papers and studies of a track, for the board, which cannot read submissions; and the published ones."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from benchmark.studies.grids import Grid
 
 
 def declared_papers(track: str, grids: Sequence[Grid]) -> dict[str, Any]:
-    """By submission with a row or a study on `track`, as JSON values, what it declares there; `grids` are its studies."""
+    """Return what each submission with a row or a study on `track` declares there, as JSON; `grids` are its studies."""
     owners = {owner.name: owner for owner, _ in submissions.rows(track)}
     owners |= {grid.submission.name: grid.submission for grid in grids}
-    found = {}
+    papers = {}
     for name, owner in sorted(owners.items()):
         studies = {grid.name: grid.study for grid in grids if grid.submission.name == name}
-        declared = DeclaredPaper(summary=owner.summary, paper=owner.paper, claims=owner.claims, studies=studies)
-        found[name] = declared.model_dump(mode="json")
-    return found
+        paper = DeclaredPaper(summary=owner.summary, paper=owner.paper, claims=owner.claims, studies=studies)
+        papers[name] = paper.model_dump(mode="json")
+    return papers
 
 
 def papers_file(track: str) -> Path:
-    """Where the board finds them."""
+    """Return the file in which the board finds what submissions declare."""
     return WORK / track / "inputs" / "papers.json"
 
 
 def published_files(track: str) -> list[Path]:
-    """The published studies of a track, `<submission>-<study>.json`."""
+    """Return the published studies of a track, `<submission>-<study>.json`."""
     return sorted((PUBLISHED / track / "studies").glob("*.json"))
 
 

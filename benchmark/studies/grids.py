@@ -1,6 +1,6 @@
-"""The only reader of submissions/*/studies: load a study, expand it to settings, check every name in it.
+"""Load studies from submissions/*/studies: expand each to the settings of its cells, check every name in it.
 
-Rows that are trained here have a study without a file, `<variant>-seeds` (benchmark/specs/seeds.py).
+A row that is trained here has a study without a file, `<variant>-seeds` (benchmark/specs/seeds.py).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LISTS = {"penalties": "penalty", "prepare": "preparation"}  # of `training`: a d
 
 
 def recipe(settings: VariantOnTrack) -> TrainingSpec:
-    """How a cell is trained: every cell is, which was checked when it was loaded."""
+    """Return how a cell is trained. Loading a study has refused cells that are not."""
     assert settings.training is not None
     return settings.training
 
 
-def check_starts(file: str, cells: Mapping[str, VariantOnTrack]) -> None:
-    """A BenchmarkError for a cell that starts from one that is not, or that does not stand before it."""
+def _check_starts(file: Path, cells: Mapping[str, VariantOnTrack]) -> None:
+    """Raise a BenchmarkError for a cell that starts from a cell that is unknown or comes later."""
     before: list[str] = []
     for name, settings in cells.items():
         init = recipe(settings).init_from
@@ -47,8 +47,8 @@ def check_starts(file: str, cells: Mapping[str, VariantOnTrack]) -> None:
         before.append(name)
 
 
-def cell_settings(base: VariantOnTrack, cell: Cell, owner: Submission, track: Track, place: str) -> VariantOnTrack:
-    """The base with a cell's settings in place of its own."""
+def _cell_settings(base: VariantOnTrack, cell: Cell, owner: Submission, track: Track, place: str) -> VariantOnTrack:
+    """Return the base with a cell's settings in place of its own."""
     content = base.model_dump(mode="json")
     for key, value in cell.set.items():
         _put(content, key, value, owner, place)
@@ -65,24 +65,24 @@ def cell_settings(base: VariantOnTrack, cell: Cell, owner: Submission, track: Tr
 
 
 def _put(content: dict[str, Any], key: str, value: Any, owner: Submission, place: str) -> None:
-    """Set a dotted key in a variant's settings; a BenchmarkError where its part is none, or `build` has no such option."""
+    """Set a dotted key in a variant's settings. Raise a BenchmarkError for a part or an option of `build` that is unknown."""
     *above, last = key.split(".")
-    here = content
+    inside = content
     if above[:1] == ["training"] and above[1:2] and above[1] in LISTS:
-        here, above = _item(content, key, place), ["parameters"]
+        inside, above = _item(content, key, place), ["parameters"]
     elif key == "adaptive":
         raise BenchmarkError(f"{place}: {key!r} names no setting of a study")
     elif above == ["model"] and (known := checks.options(owner.name)) is not None and last not in known:
         raise BenchmarkError(f"{place}: build of {owner.name} has no option {last!r}{near_miss(last, known)}")
     for part in above:
-        if not isinstance(here.setdefault(part, {}), dict):
+        if not isinstance(inside.setdefault(part, {}), dict):
             raise BenchmarkError(f"{place}: {key!r} changes a part of {part!r}, which the variant does not have")
-        here = here[part]
-    here[last] = value
+        inside = inside[part]
+    inside[last] = value
 
 
 def _item(content: dict[str, Any], key: str, place: str) -> dict[str, Any]:
-    """The penalty or preparation that `training.<list>.<name>.<parameter>` names."""
+    """Return the penalty or preparation that `training.<list>.<name>.<parameter>` names."""
     _, group, *rest = key.split(".")
     if len(rest) != 2:
         raise BenchmarkError(f"{place}: {key!r} names no setting; write training.{group}.<name>.<parameter>")
@@ -96,7 +96,7 @@ def _item(content: dict[str, Any], key: str, place: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Grid:
-    """A study ready to run: `cells` are the full settings by name, in order."""
+    """A study that is ready to run: `cells` are the full settings by name, in order."""
 
     name: str
     study: Study
@@ -110,7 +110,7 @@ class Grid:
 
     @property
     def file(self) -> Path:
-        """What asks for it: its own file, or the submission's."""
+        """The file that declares it: its own, or the submission's."""
         return path(self.submission.name, self.name)
 
     @property
@@ -123,7 +123,7 @@ class Grid:
 
     @property
     def folder(self) -> Path:
-        """Where its results stand."""
+        """The folder of its results."""
         return WORK / self.track.name / "studies" / self.id
 
     @property
@@ -133,7 +133,7 @@ class Grid:
 
     @property
     def jobs(self) -> int:
-        """How many networks are trained and measured at a time: one a core, or one alone on a GPU."""
+        """The number of networks that are trained and measured at a time: one a core, or one alone on a GPU."""
         settings = run_settings()
         return max(1, (os.cpu_count() or 1) // settings.train.processes) if settings.devices == "cpu" else 1
 
@@ -150,8 +150,9 @@ class Grid:
         return [*networks.values()]
 
     def sources(self) -> list[Row]:
-        """Return the rows from whose weights its networks start. Raises BenchmarkError: one does not exist, or starts
-        from itself in the end.
+        """Return the rows from whose weights its networks start.
+
+        Raise a BenchmarkError for one that does not exist, or that starts from itself in the end.
         """
         networks = self.networks()
         for row in networks:
@@ -169,8 +170,9 @@ def names(submission: str) -> list[str]:
 
 
 def load_all(track: str = "") -> list[Grid]:
-    """Every study of every submission that loads, or of those on one track, in order: those with a file, then each row's
-    over its seeds, track by track. Others are named on stderr.
+    """Return every study, or those on one track: those with a file, then each row's over its seeds, track by track.
+
+    Studies that do not load are named on stderr.
     """
     loads: dict[str, Callable[[], Grid]] = {}
     for owner in submissions.load_all():
@@ -183,26 +185,27 @@ def load_all(track: str = "") -> list[Grid]:
 
 
 def trained_rows(track: str) -> list[str]:
-    """The rows of a track that are trained here, which alone have seeds to vary."""
+    """Return the rows of a track that are trained here; only these have seeds to vary."""
     return [f"{s.name}-{v}" for s, v in submissions.rows(track) if s.variants[v].tracks[track].training]
 
 
 def split_id(study: str) -> tuple[str, str]:
-    """Submission and name of `<submission>-<study>` or `<submission>-<variant>-seeds`."""
+    """Return submission and name of `<submission>-<study>` or `<submission>-<variant>-seeds`."""
     submission, _, name = study.partition("-")
     return submission, name
 
 
 def exists(submission: str, study: str, track: str) -> bool:
-    """Whether something asks for a study on `track` that was run once; one with a file names its track itself."""
+    """Whether a study on `track` that was run before is still declared. One with a file names its track itself."""
     if variant := seeds.variant_of(study):
         return track in tracks.names() and f"{submission}-{variant}" in trained_rows(track)
     return path(submission, study).exists()
 
 
 def seeds_grid(row: Row) -> Grid:
-    """The row's training with other seeds. Raises BenchmarkError: its weights were trained elsewhere, or its training's
-    file, an attack or certificate is none.
+    """Return the study of a row's training with other seeds.
+
+    Raise a BenchmarkError where its weights were trained elsewhere, or its objective, an attack or a certificate is unknown.
     """
     if row.settings.training is None:
         raise BenchmarkError(
@@ -214,9 +217,10 @@ def seeds_grid(row: Row) -> Grid:
 
 
 def load(submission: str, study: str, track: str = "digits") -> Grid:
-    """The study of this name; `track` is for a row's study over seeds alone, others name theirs. Raises BenchmarkError:
-    unknown submission, study, variant, track, key, setting, measure or cell (the near miss is suggested), or a value that
-    does not fit.
+    """Return the study of this name. Only a row's study over seeds needs `track`; others name theirs.
+
+    Raise a BenchmarkError for an unknown submission, study, variant, track, key, setting, measure or cell, with the near
+    miss, or for a value that does not fit.
     """
     if variant := seeds.variant_of(study):
         return seeds_grid(load_row(track, f"{submission}-{variant}"))
@@ -230,15 +234,8 @@ def load(submission: str, study: str, track: str = "digits") -> Grid:
     spec = read_model(file, Study, files.version(file))
     rules = tracks.load(spec.track)
     base = submissions.settings(owner, spec.variant, spec.track)
-    cells = {cell.name: cell_settings(base, cell, owner, rules, f"{file}: cell {cell.name!r}") for cell in spec.grid()}
+    cells = {cell.name: _cell_settings(base, cell, owner, rules, f"{file}: cell {cell.name!r}") for cell in spec.grid()}
     grid = Grid(study, spec, rules, owner, cells)
-    check_starts(str(grid.file), cells)
-    checks.check_claims(grid)
-    checks.check_findings(grid)
-    for measure in spec.measures:
-        checks.check_measure(grid, measure)
-    if grid.images > rules.evaluation.images:
-        raise BenchmarkError(
-            f"{file}: images {grid.images} are more than the {rules.evaluation.images} of {spec.track}"
-        )
+    _check_starts(grid.file, cells)
+    checks.check(grid)
     return grid

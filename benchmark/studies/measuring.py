@@ -1,4 +1,4 @@
-"""What a study measures of one trained network, per image where images are counted."""
+"""The results of measures of one trained network, per image where images are counted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PointsByClass = Annotated[
 
 
 def _read(kind: Any, value: object, place: str, due: str) -> Any:
-    """The value as `kind`; a BenchmarkError says what is `due`."""
+    """Return the value as `kind`. Raise a BenchmarkError that says what is `due`."""
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
@@ -43,15 +43,15 @@ def _read(kind: Any, value: object, place: str, due: str) -> Any:
 
 
 def read_points(classes: object, axes: object, place: str) -> Points:
-    """Coordinates rounded to a ten-thousandth of the larger extent, or finer.
+    """Return points with coordinates rounded to a ten-thousandth of the larger extent, or finer.
 
     Args:
         classes: by name a list of pairs of finite numbers.
-        axes: what both axes mean, two words; None where they mean nothing.
-        place: what returned them, for messages.
+        axes: names of both axes; None where they mean nothing.
+        place: the measure that returned them, for messages.
 
     Raises:
-        BenchmarkError: it is something else, a class without a point, or too many points or classes.
+        BenchmarkError: anything else, a class without a point, or too many points or classes.
     """
     due = f"by class a list of points (x, y), two finite numbers up to {FARTHEST:g} each,"
     given = _read(PointsByClass, classes, place, due)
@@ -70,8 +70,9 @@ def read_points(classes: object, axes: object, place: str) -> Points:
 
 @dataclass
 class Measured:
-    """`values` by the measure's label, `x` of those that are curves, evidence by column, each (n,), the images' verdicts
-    that values were counted from, and points by label.
+    """The results of measures, by label.
+
+    `x` has the places of curves; `columns` the evidence, each (n,); `verdicts` those of the images that values count.
     """
 
     values: dict[str, Value] = field(default_factory=dict)
@@ -81,19 +82,22 @@ class Measured:
     points: dict[str, Points] = field(default_factory=dict)
 
     def add(self, other: Measured) -> None:
-        """What another measure gave."""
-        for mine in fields(self):
-            getattr(self, mine.name).update(getattr(other, mine.name))
+        """Add the results of another measure."""
+        for part in fields(self):
+            getattr(self, part.name).update(getattr(other, part.name))
 
 
 def accuracy(label: str, right: torch.Tensor) -> Measured:
-    """The share of images that are right, (n,) bool."""
+    """Return the share of images that are right, (n,) bool."""
     return Measured({label: _share(right)}, {}, {f"{label}: right": right}, {label: _bits(right)})
 
 
 def certified(measure: MeasureSpec, right: torch.Tensor, radii: torch.Tensor) -> Measured:
-    """The share of images that are right when clean, (n,) bool, with a certified l2 radius, (n,), of at least each of the
-    measure's: a curve over them.
+    """Return certified accuracy as a curve over the measure's radii (l2, pixels).
+
+    Args:
+        right: (n,) bool, whether each clean image is classified correctly.
+        radii: (n,) certified l2 radii; an image counts at a radius that its own reaches.
     """
     label, reached = measure.label, [right & (radii >= radius) for radius in measure.radii]
     shares, bits = tuple(map(_share, reached)), tuple(map(_bits, reached))
@@ -117,9 +121,10 @@ def own(
     seed: int,
     parts: dict[str, Any] | None = None,
 ) -> Measured:
-    """Return what a function of the submission's measures.py or of benchmark/studies/measures measures: numbers, curves over
-    its `x`, dicts from class to points, whose axes `axes` may name, and tensors of one value an image, NaN for those beyond
-    the first `measure.images`.
+    """Return the results of a measure that is a function, of the submission's measures.py or of benchmark/studies/measures.
+
+    It returns numbers; curves over its `x`; dicts from class to points, whose axes `axes` may name; and tensors (n,) of one
+    value an image, NaN beyond the first `measure.images`.
 
     Args:
         parts: the model's blocks or attention weights, or training images, for a function that takes them (`takes`).
@@ -130,15 +135,15 @@ def own(
     torch.manual_seed(seed)
     given = measure.parameters | (parts or {})
     chosen, place = slice(measure.images), f"measure {measure.measure}"
-    found = function(model, images[chosen].clone(), labels[chosen].clone(), seed=seed, **given)
-    if not isinstance(found, dict) or not found:
+    returned = function(model, images[chosen].clone(), labels[chosen].clone(), seed=seed, **given)
+    if not isinstance(returned, dict) or not returned:
         raise BenchmarkError(
-            f"{place} returned {type(found).__name__}, not a dict of numbers, lists of numbers or points"
+            f"{place} returned {type(returned).__name__}, not a dict of numbers, lists of numbers or points"
         )
-    x = _read(tuple[Number, ...], found.pop("x", ()), f"{place}: 'x'", "a list of finite numbers")
-    axes, measured = found.pop("axes", None), Measured()
-    for key, value in found.items():
-        label = measure.label if key == measure.measure or len(found) == 1 else f"{measure.label}: {key}"
+    x = _read(tuple[Number, ...], returned.pop("x", ()), f"{place}: 'x'", "a list of finite numbers")
+    axes, measured = returned.pop("axes", None), Measured()
+    for key, value in returned.items():
+        label = measure.label if key == measure.measure or len(returned) == 1 else f"{measure.label}: {key}"
         if isinstance(value, torch.Tensor):
             measured.columns[f"{measure.label}: {key}"] = _per_image(value, len(images[chosen]), len(images), place)
         elif isinstance(value, dict):
@@ -158,7 +163,7 @@ def own(
 
 
 def _per_image(value: torch.Tensor, n: int, total: int, place: str) -> torch.Tensor:
-    """One number an image, float64 (total,): those that were not measured have NaN."""
+    """Return one number an image, float64 (total,), NaN for images that were not measured."""
     if value.shape != (n,):
         raise BenchmarkError(f"{place} returned a tensor of shape {tuple(value.shape)} for {n} images; ({n},) is due")
     rest = torch.full((total - n,), math.nan, dtype=torch.float64)
@@ -166,18 +171,20 @@ def _per_image(value: torch.Tensor, n: int, total: int, place: str) -> torch.Ten
 
 
 def versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str, str]]:
-    """Of the packages that measures need: the versions of those that import, and by label why a measure is left out."""
-    found, left_out = {}, {}
+    """Return the versions of the packages that measures need, and by label why a measure is left out."""
+    installed, left_out = {}, {}
     for measure in measures:
         if measure.needs:
             try:
-                found[measure.needs] = str(getattr(importlib.import_module(measure.needs), "__version__", "unknown"))
+                installed[measure.needs] = str(
+                    getattr(importlib.import_module(measure.needs), "__version__", "unknown")
+                )
             except ImportError as error:
                 left_out[measure.label] = f"the package {measure.needs} does not import here ({error})"
-    return found, left_out
+    return installed, left_out
 
 
 def takes(function: Measure, name: str) -> bool:
     """Whether a measure's function has this keyword-only parameter, which the harness then fills."""
-    known = inspect.signature(function).parameters
-    return name in known and known[name].kind is inspect.Parameter.KEYWORD_ONLY
+    parameter = inspect.signature(function).parameters.get(name)
+    return parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY

@@ -1,6 +1,6 @@
-"""Measures that are functions, of a submission's measures.py or of benchmark/studies/measures, on the network itself.
+"""Measures that are functions, of a submission's measures.py or of benchmark/studies/measures.
 
-They need its modules and its autograd graph, so they run in the process that builds it, in the sandbox.
+They need the network's modules and its autograd graph, so they run in the sandboxed process that builds it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmark.studies import measuring as measures
 from benchmark.studies.measuring import Measure, Measured
 
 SECONDS = 12 * 3600.0  # for one measure of one network
-MOST_BYTES = 2**28  # of what a measure returns for each image
+MOST_BYTES = 2**28  # of the tensors that a measure returns
 
 ANSWER: dict[str, TypeAdapter[Any]] = {
     "values": TypeAdapter(dict[str, Value], config=ConfigDict(allow_inf_nan=False)),
@@ -47,9 +47,9 @@ def is_function(measure: MeasureSpec) -> bool:
 
 @contextmanager
 def measuring(row: Row, device: torch.device) -> Iterator[Measuring | None]:
-    """Yield a function that takes the network's measures that are functions; None where it has no such measure.
+    """Yield a function that takes a network's measure; None where no measure of the network is a function.
 
-    Its process starts at once, before this process has read an image or used a GPU, and ends with the block.
+    The sandboxed process starts at once, before this one has read an image or used a GPU, and ends with the block.
     """
     parts = in_force()
     if not (row.network and any(map(is_function, row.network.measures))):
@@ -67,8 +67,9 @@ def measuring(row: Row, device: torch.device) -> Iterator[Measuring | None]:
 
 
 def _asked(process: Process, measure: MeasureSpec, images: torch.Tensor, labels: torch.Tensor) -> Measured:
-    """Ask the process for a measure of images (n, c, h, w) and labels (n,). Raises BenchmarkError: the measure fails or
-    returns what it may not.
+    """Ask the process for a measure of images (n, c, h, w) and labels (n,).
+
+    Raise a BenchmarkError if the measure fails or returns something that is not allowed.
     """
     given = {"images": images, "labels": labels}
     answer, columns = process.ask("measure", given, most=MOST_BYTES, spec=measure.model_dump(mode="json"))
@@ -84,7 +85,7 @@ def _asked(process: Process, measure: MeasureSpec, images: torch.Tensor, labels:
 
 
 class _Served:
-    """In the process: the network, which is built when it is first measured."""
+    """The network in the sandboxed process, built when it is first measured."""
 
     def __init__(self, row: Row, device: torch.device) -> None:
         self.row, self.device = row, device

@@ -1,4 +1,4 @@
-"""What `rvb publish` copies of a study: its results with what its file says of them now, and its findings. No DVC stage."""
+"""Collect a study for `rvb publish`: its results, its present title, claims and figure, and its findings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ SECONDS = 600.0  # that findings may take
 
 
 def collect_study(grid: Grid) -> PublishedStudy:
-    """The results in work/ under the study's present title, claims and figure, and what they say of the paper's
-    statements. Raises BenchmarkError: no results yet, of other cells, seeds, measures, images or settings than the study
-    asks for now, or findings that are none.
+    """Return the results in work/ under the study's present title, claims and figure, with its findings.
+
+    Raise a BenchmarkError where there are no results yet, where they are of other cells, seeds, measures, images or settings
+    than the study asks for now, or where its findings are not valid.
     """
     path, again = grid.folder / "study.json", f"run `{grid.command}`"
     if not path.exists():
@@ -45,7 +46,7 @@ def collect_study(grid: Grid) -> PublishedStudy:
 
 
 def changed_settings(result: StudyResult, grid: Grid) -> list[str]:
-    """Return what of a result's settings the study no longer asks for, such as "cells"; none where all are the same."""
+    """Return the settings of a result that the study no longer asks for, such as "cells"; nothing where all are the same."""
     cells = {cell.name: cell.settings for cell in result.cells}
     same = {
         "track version": result.track_version == grid.track.version,
@@ -58,7 +59,7 @@ def changed_settings(result: StudyResult, grid: Grid) -> list[str]:
 
 
 def _same(before: Mapping[str, object], now: VariantOnTrack) -> bool:
-    """Validate first: a setting that did not exist when the cell was trained has its default."""
+    """Compare validated settings: a setting that did not exist when the cell was trained has its default."""
     try:
         return VariantOnTrack.model_validate(before) == now.model_copy(update={"adaptive": ()})
     except ValidationError:
@@ -66,17 +67,16 @@ def _same(before: Mapping[str, object], now: VariantOnTrack) -> bool:
 
 
 def _check_figure(grid: Grid, study: PublishedStudy) -> None:
-    """Points are drawn by a scatter, which draws nothing else; that a measure gives points is known once it has."""
+    """Raise a BenchmarkError for points that are not drawn by a scatter, and for a scatter of anything else."""
     figure, points, left_out = grid.study.figure, point_labels(study), study.result.left_out
     if figure is None:
         return
     numbers = {label for run in study.result.runs for label in run.values}
     scatter, place = figure.draw == "scatter", f"{grid.file}: figure: {figure.draw} of"
     for asked in figure.measures or (None,):  # None: all that fit
-        found = [
-            [label for label in labels if asked is None or is_named(label, (asked,))] for labels in (points, numbers)
-        ]
-        has_points, has_numbers = map(bool, found)
+        has_points, has_numbers = (
+            any(asked is None or is_named(label, (asked,)) for label in labels) for labels in (points, numbers)
+        )
         what = repr(asked) if asked else "what is measured" if scatter else ", ".join(points)
         gone = left_out if asked is None else asked.partition(": ")[0] in left_out
         if scatter and not has_points and not gone:
@@ -88,7 +88,7 @@ def _check_figure(grid: Grid, study: PublishedStudy) -> None:
 
 
 def _findings(grid: Grid, result: StudyResult) -> tuple[Finding, ...]:
-    """By the submission's own function, from the numbers and from each image's verdicts, which must be theirs."""
+    """Return what the submission's function concludes from the numbers and from the images' verdicts behind them."""
     path = grid.folder / "verdicts.parquet"
     if not path.exists() or files.sha256_file(path) != result.sha256["verdicts"]:
         raise BenchmarkError(f"{path} is missing or is not of {grid.folder / 'study.json'}; run `{grid.command}`")
@@ -98,8 +98,8 @@ def _findings(grid: Grid, result: StudyResult) -> tuple[Finding, ...]:
         given = getattr(methods.module(grid.submission.name, "findings"), name)(result, verdicts)
         if not isinstance(given, list | tuple) or not given or not all(isinstance(item, Finding) for item in given):
             raise BenchmarkError(f"{grid.file}: findings: {name} must return a list of Finding, at least one")
-        for one in given:
-            send(one.model_dump(mode="json"))
+        for item in given:
+            send(item.model_dump(mode="json"))
 
     def hear(message: dict[str, Any]) -> None:
         try:

@@ -14,8 +14,9 @@ from benchmark.studies.grids import Grid
 
 
 def write(grid: Grid) -> None:
-    """Write the study's result beside the folders of its networks. Remove the folders of networks it no longer has.
-    Raises BenchmarkError: a curve has other places `x` in another network.
+    """Write the study's result beside the folders of its networks. Remove the folders of networks that it no longer has.
+
+    Raise a BenchmarkError for a curve whose places `x` differ between networks.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,6 +1,7 @@
-"""The workflows: a stranger's pull request gets no secret and no token that writes, and steps are scripts of .ci.
+"""The workflows: a contributed pull request gets no secret and no token that writes, and steps are scripts of .ci.
 
-What comments a pull request runs after CI, on main's files: it may write to pull requests, and checks out nothing of them.
+The workflow that comments on a pull request runs after CI, on main's files. It may write to pull requests, and checks out
+nothing of them.
 """
 
 from __future__ import annotations
@@ -22,39 +23,33 @@ README = ("python3 -m venv .venv && .venv/bin/pip install --quiet tox && .venv/b
 
 
 def problems(workflow: dict) -> list[str]:
-    """What in a workflow breaks the rules above; `on` is True where YAML 1.1 reads it."""
-    found = []
+    """The parts of a workflow that break the rules above; `on` is True where YAML 1.1 reads it."""
     triggers = workflow.get("on", workflow.get(True))
     triggers = [triggers] if isinstance(triggers, str) else [*triggers]
-    after = triggers == ["workflow_run"]
-    found += [
-        f"trigger {name}"
-        for name in triggers
-        if name not in ("pull_request", "push", "schedule", "workflow_dispatch") and not after
-    ]
+    after, allowed = triggers == ["workflow_run"], ("pull_request", "push", "schedule", "workflow_dispatch")
+    broken = [f"trigger {name}" for name in triggers if name not in allowed and not after]
     if "secrets" in yaml.safe_dump(workflow):
-        found.append("secrets")
+        broken.append("secrets")
     if workflow.get("permissions") != {"contents": "read"}:
-        found.append("permissions of the workflow")
+        broken.append("permissions of the workflow")
     for name, job in workflow["jobs"].items():
+        steps = job["steps"]
         wider = {key for key, value in job.get("permissions", {}).items() if value != "read"}
-        runs = any("run" in s for s in job["steps"])
-        if (
-            wider - {"pull-requests"}
-            if after
-            else wider and ("pull_request" in triggers or wider - {"pages", "id-token"} or runs)
-        ):
-            found.append(f"permissions of {name}")
-        if after and any({"ref", "repository"} & {*s.get("with", ())} for s in job["steps"]):
-            found.append(f"{name} checks out another commit than main's")
-        places = [s.get("with", {}).get("path", "") for s in job["steps"] if "download-artifact" in s.get("uses", "")]
-        if after and not all(place.startswith("${{ runner.temp }}/") for place in places):
-            found.append(f"{name} unpacks a stranger's files over main's")
+        runs = any("run" in step for step in steps)
+        in_public = wider and ("pull_request" in triggers or wider - {"pages", "id-token"} or runs)
+        if wider - {"pull-requests"} if after else in_public:
+            broken.append(f"permissions of {name}")
+        if after and any({"ref", "repository"} & {*step.get("with", ())} for step in steps):
+            broken.append(f"{name} checks out another commit than main's")
+        unpacked = [
+            step.get("with", {}).get("path", "") for step in steps if "download-artifact" in step.get("uses", "")
+        ]
+        if after and not all(place.startswith("${{ runner.temp }}/") for place in unpacked):
+            broken.append(f"{name} unpacks contributed files over main's")
         if not job.get("timeout-minutes"):
-            found.append(f"no time limit of {name}")
-        for step in job["steps"]:
-            found += [f"{name}: {words}" for words in step_problems(step)]
-    return found
+            broken.append(f"no time limit of {name}")
+        broken += [f"{name}: {words}" for step in steps for words in step_problems(step)]
+    return broken
 
 
 def step_problems(step: dict) -> list[str]:
@@ -75,7 +70,7 @@ def test_a_workflow_keeps_the_rules(path: Path) -> None:
     assert not problems(yaml.safe_load(path.read_text()))
 
 
-def test_what_the_issue_asks_for_is_there() -> None:
+def test_every_kind_of_workflow_and_script_is_used() -> None:
     triggers = {path.stem: yaml.safe_load(path.read_text())[True] for path in WORKFLOWS}
     assert "pull_request" in triggers["ci"]
     assert "schedule" in triggers["nightly"]
@@ -95,13 +90,13 @@ MAINS = {"uses": "actions/checkout@v4", "with": {"persist-credentials": False}}
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("change", "problem"),
     [
         ({"on": {"pull_request_target": None}}, "trigger pull_request_target"),
         ({"on": {"workflow_run": None, "pull_request": None}}, "trigger workflow_run"),
         (AFTER | {"jobs": {"a": GOOD["jobs"]["a"] | {"permissions": {"contents": "write"}}}}, "permissions of a"),
         (AFTER | {"jobs": {"a": {"timeout-minutes": 5, "steps": [MAINS | {"with": MAINS["with"] | {"ref": "theirs"}}]}}}, "a checks out another commit than main's"),
-        (AFTER | {"jobs": {"a": {"timeout-minutes": 5, "steps": [{"uses": "actions/download-artifact@v4"}]}}}, "a unpacks a stranger's files over main's"),
+        (AFTER | {"jobs": {"a": {"timeout-minutes": 5, "steps": [{"uses": "actions/download-artifact@v4"}]}}}, "a unpacks contributed files over main's"),
         ({"permissions": {"contents": "write"}}, "permissions of the workflow"),
         ({"permissions": "write-all"}, "permissions of the workflow"),
         ({"env": {"A": "${{ secrets.A }}"}}, "secrets"),
@@ -113,10 +108,10 @@ MAINS = {"uses": "actions/checkout@v4", "with": {"persist-credentials": False}}
         ({"jobs": {"a": GOOD["jobs"]["a"] | {"steps": [{"uses": "actions/checkout@v4"}]}}}, "a: the checkout keeps its token"),
     ],
 )  # fmt: skip
-def test_each_rule_can_be_broken(change, found) -> None:
+def test_each_rule_can_be_broken(change, problem) -> None:
     assert not problems(GOOD)
     assert not problems(GOOD | AFTER)
-    assert problems(GOOD | change) == [found]
+    assert problems(GOOD | change) == [problem]
 
 
 @pytest.fixture
@@ -156,11 +151,11 @@ def test_a_pull_request_is_commented_and_labelled(comment, counts, new, change, 
     assert posted == "pr comment 7 --edit-last --create-if-none --body-file comment.md"
     text = (tmp_path / "checkout/comment.md").read_text()
     assert text == f"Written by the code of the pull request itself, at 0123abc:\n\n### Rows\n\n{counts}\n"
+    edits = ((new, "new row"), (change, "numbers change"))
     assert labelled == [
-        "label create new row --force",
-        f"pr edit 7 --{new}-label new row",
-        "label create numbers change --force",
-        f"pr edit 7 --{change}-label numbers change",
+        command
+        for edit, label in edits
+        for command in (f"label create {label} --force", f"pr edit 7 --{edit}-label {label}")
     ]
 
 

@@ -14,33 +14,27 @@ from typer.testing import Result
 from benchmark.specs.base import to_json
 
 ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
-TRACK = tiny_linear_row.TRACK.replace(
-    "suites:\n", "suites:\n  standard: [{attack: autoattack, norm: Linf, eps: 0.15}]\n"
-)
+SUITES = "suites:\n  standard: [{attack: autoattack, norm: Linf, eps: 0.15}]\n"
+TRACK = tiny_linear_row.TRACK.replace("suites:\n", SUITES).replace("radii: []", "radii: [0.1]")
 PUBLISHED = Path("leaderboard/results/tiny")
 
 
 @pytest.fixture(autouse=True)
 def _project(tmp_path, monkeypatch) -> None:
     """A track of two rows, as working directory; neither is built."""
-    project = tiny_linear_row.new(tmp_path / "project")
-    monkeypatch.chdir(project.root)
-    Path("benchmark/tracks/tiny.yaml").write_text(TRACK.replace("certified_radii: []", "certified_radii: [0.1]"))
+    monkeypatch.chdir(tiny_linear_row.new(tmp_path / "project").root)
+    Path("benchmark/tracks/tiny.yaml").write_text(TRACK)
     shutil.copytree("submissions/Tiny2026Linear", "submissions/Tiny2026Other")
     text = Path("submissions/Tiny2026Other/submission.yaml").read_text()
     Path("submissions/Tiny2026Other/submission.yaml").write_text(text.replace("Tiny2026Linear", "Tiny2026Other"))
 
 
-def put(row: str, file: Path, robust: int, certified: bool = True) -> None:
-    accuracy = regression_record.proportion(robust)
-    made = regression_record.changed("robust", 0, "accuracy", to=accuracy)
+def put(row: str, robust: int, published: bool = False, certified: bool = True) -> None:
+    made = regression_record.changed("robust", 0, "accuracy", to=regression_record.proportion(robust))
     update = {"submission": row.partition("-")[0]} | ({} if certified else {"certified": ()})
+    file = PUBLISHED / f"{row}.json" if published else Path("work/tiny") / row / "record/record.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(to_json(made.model_copy(update=update)))
-
-
-def built(row: str) -> Path:
-    return Path("work/tiny") / row / "record" / "record.json"
 
 
 def rvb(*arguments: str) -> Result:
@@ -54,38 +48,32 @@ def cells(output: str) -> dict[str, list[str]]:
 
 
 def test_rows_built_here_are_shown_best_first_and_the_others_named() -> None:
-    put(ROWS[0], built(ROWS[0]), 30, certified=False)
-    put(ROWS[1], PUBLISHED / f"{ROWS[1]}.json", 90)
+    put(ROWS[0], 30, certified=False)
+    put(ROWS[1], 90, published=True)
     result = rvb("board")
-    assert result.exit_code == 0
     assert "Tiny digits: built here, in work/tiny" in result.output
     assert cells(result.output) == {ROWS[0]: ["95.0", "30.0", "–", "–"]}
     assert f"Not built here: {ROWS[1]}" in result.output
-    put(ROWS[1], built(ROWS[1]), 50)
+    put(ROWS[1], 50)
     shown = cells(rvb("board").output)
-    assert [*shown] == [ROWS[1], ROWS[0]]
-    assert shown[ROWS[1]] == ["95.0", "50.0", "–", "61.0"]
+    assert ([*shown], shown[ROWS[1]]) == ([ROWS[1], ROWS[0]], ["95.0", "50.0", "–", "61.0"])
 
 
 def test_published_rows_are_shown_where_none_is_built_or_where_asked() -> None:
-    put(ROWS[1], PUBLISHED / f"{ROWS[1]}.json", 90)
+    assert command.error("board", "--track", "tiny") == (
+        "no row of tiny is built here or published; run `rvb repro --track tiny`"
+    )
+    put(ROWS[1], 90, published=True)
     assert cells(rvb("board").output) == {ROWS[1]: ["95.0", "90.0", "–", "61.0"]}
-    put(ROWS[0], built(ROWS[0]), 30)
+    put(ROWS[0], 30)
     result = rvb("board", "--published")
     assert "published in leaderboard/results/tiny" in result.output
     assert [*cells(result.output)] == [ROWS[1]]
     assert f"Not published: {ROWS[0]}" in result.output
 
 
-def test_without_any_record_it_says_what_to_run() -> None:
-    assert (
-        command.error("board", "--track", "tiny")
-        == "no row of tiny is built here or published; run `rvb repro --track tiny`"
-    )
-
-
 def test_list_says_the_state_of_each_row_and_takes_a_track() -> None:
-    put(ROWS[1], PUBLISHED / f"{ROWS[1]}.json", 90)
+    put(ROWS[1], 90, published=True)
     result = rvb("list")
     assert f"  {ROWS[0]}  Linear; not built here\n" in result.output
     assert f"  {ROWS[1]}  Linear; not built here; published\n" in result.output

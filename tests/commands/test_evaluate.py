@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import benchmark
 from benchmark.attacks.engine import square
 from benchmark.evaluation import own_file
 from benchmark.runtime import paths
@@ -59,7 +60,7 @@ def test_a_model_with_weights_is_evaluated_and_its_report_written(model) -> None
     stored = json.loads(Path("report.json").read_text())
     assert "wrote report.html" in done.stdout
     assert {"clean", "AutoAttack L2 0.1", "AutoAttack Linf 0.00784314", "certified L2 0.1"} <= {*stored["numbers"]}
-    images, labels = __import__("benchmark").load_images("digits", 40)
+    images, labels = benchmark.load_images("digits", 40)
     assert stored["numbers"]["clean"]["count"] == int((model(images).argmax(1) == labels).sum())
 
 
@@ -88,10 +89,7 @@ def test_what_does_not_fit_is_one_line(model, arguments, words) -> None:
         (b"<!DOCTYPE html><html>", "it is a web page"),
         (b"", "holds no weights that can be read without running its code"),
         ({"1.weight": torch.zeros(10, 64)}, "it lacks 1.bias"),
-        (
-            {"1.weight": torch.zeros(10, 64), "1.bias": torch.zeros(10), "2.bias": torch.zeros(1)},
-            "the model has no 2.bias",
-        ),
+        ({"1.weight": torch.zeros(10, 64), "1.bias": torch.zeros(10), "2.bias": torch.zeros(1)}, "has no 2.bias"),
         ({"1.weight": torch.zeros(10, 60), "1.bias": torch.zeros(10)}, "size mismatch for 1.weight"),
         ([1, 2], "holds a list, not tensors by name"),
     ],
@@ -105,6 +103,13 @@ def test_weights_that_do_not_fit_are_named(model, held, words) -> None:
         own_file.load_weights(model, Path("weights.pt"))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("count", [101, 0, -1, 2.5])
+def test_a_count_of_images_that_the_track_does_not_have_is_refused(count, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BenchmarkError, match=rf"^count {count} is none; .* from 1 to the 100 images of digits$"):
+        benchmark.load_images("digits", count)
 
 
 def test_paths_are_seen_from_where_they_are_typed(tmp_path, monkeypatch) -> None:

@@ -16,43 +16,28 @@ START = "import sys; sys.argv[0] = 'rvb'; from benchmark.commands.main import ma
 
 def rvb(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", START, *arguments],
-        cwd=cwd,
+        [sys.executable, "-c", START, *arguments], cwd=cwd, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-    )
+    )  # fmt: skip
 
 
-def completed(words: str, cwd: Path = ROOT) -> list[str]:
-    """What bash completes the last of `words` to."""
-    count = str(len(words.split(" ")) - 1)
-    result = rvb(cwd=cwd, _RVB_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=count)
-    assert result.stderr == ""
-    return result.stdout.split()
-
-
-@pytest.mark.parametrize("arguments", [["repro", "-h"]])
-def test_help_has_a_short_name_and_works_outside_a_checkout(arguments, tmp_path) -> None:
-    result = rvb(*arguments, cwd=tmp_path)
-    assert result.returncode == 0
-    assert "Usage: rvb" in result.stdout
-
-
-def test_the_version_is_the_packages(tmp_path) -> None:
+def test_outside_a_checkout_help_and_version_work_and_a_command_is_refused_in_one_line(tmp_path) -> None:
+    help_text = rvb("repro", "-h", cwd=tmp_path)
+    assert (help_text.returncode, "Usage: rvb" in help_text.stdout) == (0, True)
     assert rvb("--version", cwd=tmp_path).stdout == f"rvb {version('robust-vit-bench')}\n"
-
-
-def test_a_command_outside_a_checkout_is_one_line(tmp_path) -> None:
-    result = rvb("list", cwd=tmp_path)
-    assert result.returncode == 1
-    assert result.stderr.startswith("error: run this inside a checkout")
-    assert result.stderr.count("\n") == 1
+    refused = rvb("list", cwd=tmp_path)
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert refused.stderr.startswith("error: run this inside a checkout")
 
 
 @pytest.mark.slow
 def test_a_shell_completes_rows_and_tracks_anywhere_in_a_checkout(tmp_path) -> None:
-    assert completed("rvb show Wong", cwd=ROOT / "docs") == ["Wong2020Fast-linf"]
-    assert completed("rvb repro Wong2020Fast-linf Wo") == [], "it is named already"
-    assert completed("rvb repro --track dig") == ["digits"]
-    assert completed("rvb show Wong", cwd=tmp_path) == []
+    for words, cwd, completions in (
+        ("rvb show Wong", ROOT / "docs", ["Wong2020Fast-linf"]),
+        ("rvb repro Wong2020Fast-linf Wo", ROOT, []),  # it is named already
+        ("rvb repro --track dig", ROOT, ["digits"]),
+        ("rvb show Wong", tmp_path, []),
+    ):
+        place = str(len(words.split(" ")) - 1)
+        shell = rvb(cwd=cwd, _RVB_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=place)
+        assert (shell.stdout.split(), shell.stderr) == (completions, "")

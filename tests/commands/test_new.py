@@ -31,27 +31,37 @@ def _folder(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(submissions, "FOLDER", tmp_path)
 
 
-def test_the_folder_loads_and_passes_every_check(tmp_path) -> None:
+def test_the_folder_loads_and_passes_every_check_and_a_failing_check_is_printed(tmp_path) -> None:
     result = rvb("new", "Doe2026Tiny")
     assert result.exit_code == 0
     assert sorted(path.name for path in (tmp_path / "Doe2026Tiny").iterdir()) == FILES
     assert "rvb check Doe2026Tiny" in result.output
     checked = rvb("check", "Doe2026Tiny", "--json")
     assert checked.exit_code == 0
-    found = json.loads(checked.stdout)
-    assert all(check["ok"] for check in found["checks"])
-    assert {check["name"] for check in found["checks"]} >= {"license", "citation", "training", "each image by itself"}
-    assert {note["name"] for note in found["notes"]} >= {"size", "time", "modules of its own"}
+    report = json.loads(checked.stdout)
+    assert all(check["ok"] for check in report["checks"])
+    assert {check["name"] for check in report["checks"]} >= {"license", "citation", "training", "each image by itself"}
+    assert {note["name"] for note in report["notes"]} >= {"size", "time", "modules of its own"}
     assert "all 15 checks passed" in rvb("check", "Doe2026Tiny-small").output
+
+    method = tmp_path / "Doe2026Tiny/method.py"
+    method.write_text(method.read_text() + CUT_OFF)
+    result = rvb("check", "Doe2026Tiny", "--json")
+    assert result.exit_code == 1
+    assert [check["name"] for check in json.loads(result.stdout)["checks"] if not check["ok"]] == ["division"]
+    shown = rvb("check", "Doe2026Tiny")
+    assert shown.exit_code == 1
+    assert "  FAIL  division: " in shown.output
+    assert "Doe2026Tiny: 1 of " in shown.output
+    assert "did you mean 'Doe2026Tiny'" in error("check", "Doe2026Tini")
+    assert "has no variant 'smal'; did you mean 'small'?" in error("check", "Doe2026Tiny-smal")
 
 
 def test_what_is_given_stands_in_the_citation() -> None:
-    title = 'Robust "ViTs": all of $them, a\\b'
-    assert not rvb(
-        "new", "Doe2026Tiny", "--title", title, "--authors", "Doe and Müller", "--url", "https://a.org/b"
-    ).exit_code
+    title, url = 'Robust "ViTs": all of $them, a\\b', "https://a.org/b"
+    assert not rvb("new", "Doe2026Tiny", "--title", title, "--authors", "Doe and Müller", "--url", url).exit_code
     paper = submissions.load("Doe2026Tiny").paper
-    assert (paper.title, paper.authors, paper.year, paper.url) == (title, "Doe and Müller", 2026, "https://a.org/b")
+    assert (paper.title, paper.authors, paper.year, paper.url) == (title, "Doe and Müller", 2026, url)
 
 
 @pytest.mark.parametrize(
@@ -71,18 +81,3 @@ def test_a_folder_that_exists_is_left_alone(tmp_path) -> None:
         assert "Wong2020Fast exists; choose another word" in error("new", name)
     assert (tmp_path / "Wong2020Fast/method.py").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["Wong2020Fast"]
-
-
-def test_a_failing_check_is_printed_and_an_unknown_name_is_one_line(tmp_path) -> None:
-    rvb("new", "Doe2026Tiny")
-    method = tmp_path / "Doe2026Tiny/method.py"
-    method.write_text(method.read_text() + CUT_OFF)
-    result = rvb("check", "Doe2026Tiny", "--json")
-    assert result.exit_code == 1
-    assert [check["name"] for check in json.loads(result.stdout)["checks"] if not check["ok"]] == ["division"]
-    shown = rvb("check", "Doe2026Tiny")
-    assert shown.exit_code == 1
-    assert "  FAIL  division: " in shown.output
-    assert "Doe2026Tiny: 1 of " in shown.output
-    assert "did you mean 'Doe2026Tiny'" in error("check", "Doe2026Tini")
-    assert "has no variant 'smal'; did you mean 'small'?" in error("check", "Doe2026Tiny-smal")

@@ -1,4 +1,4 @@
-"""`rvb submit`: what it refuses before any work, the branch that it begins, and a row from its folder to a commit."""
+"""`rvb submit`: what it refuses before any work, the branch that it begins, and the weights that it publishes."""
 
 from __future__ import annotations
 
@@ -20,46 +20,42 @@ def commit(*paths: str) -> None:
 
 
 @pytest.fixture
-def repository(tmp_path, monkeypatch) -> Path:
+def repository(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     git.run("init", "-q", "-b", "main")
     Path("README.md").write_text("A project\n")
-    Path(f"submissions/{NAME}").mkdir(parents=True)
     commit("README.md")
-    return tmp_path
 
 
-def test_changes_of_something_else_are_named_before_any_work(repository) -> None:
-    Path(f"submissions/{NAME}/method.py").write_text("")
-    Path("pipelines").mkdir()
-    Path("pipelines/rows.json").write_text("[]")
+@pytest.mark.usefixtures("repository")
+def test_changes_of_something_else_are_named_before_any_work() -> None:
+    files.write(Path(f"submissions/{NAME}/method.py"), "")
+    files.write(Path("pipelines/rows.json"), "[]")
     submit._check_tree(NAME)
-    Path("benchmark").mkdir()
-    Path("benchmark/attack.py").write_text("")
+    files.write(Path("benchmark/attack.py"), "")
     with pytest.raises(BenchmarkError, match=r"benchmark/attack\.py changed too, which is no part of Tiny2026Linear"):
         submit._check_tree(NAME)
 
 
-def test_main_is_left_for_a_branch_of_the_submissions_name(repository) -> None:
+@pytest.mark.usefixtures("repository")
+def test_main_is_left_for_a_branch_of_the_submissions_name() -> None:
     assert submit._branch(NAME) == NAME
     assert git.run("branch", "--show-current").strip() == NAME
     assert submit._branch("Other") == NAME, "a branch of one's own stays"
     git.run("switch", "-q", "main")
     with pytest.raises(BenchmarkError, match=f"there is a branch {NAME} already"):
         submit._branch(NAME)
-
-
-def test_git_says_what_is_wrong_in_its_last_line(repository) -> None:
     with pytest.raises(BenchmarkError, match=r"^git switch failed: fatal: invalid reference: nowhere$"):
         git.run("switch", "nowhere")
 
 
-def test_weights_are_published_with_their_record_up_to_a_size(repository, monkeypatch, capsys) -> None:
+@pytest.mark.usefixtures("repository")
+def test_weights_are_published_with_their_record_up_to_a_size(monkeypatch, capsys) -> None:
     made = Path("work/tiny/A-b/train/model.safetensors")
     kept = Path("leaderboard/results/tiny/weights/A-b.safetensors")
     files.write(made, b"weights")
     digest = files.sha256_file(made)
-    with pytest.raises(BenchmarkError, match="is not what the Record was made of"):
+    with pytest.raises(BenchmarkError, match="are not the weights of the Record"):
         publish._write_weights("tiny", "A-b", "0" * 64)
     monkeypatch.setattr(publish, "LARGEST", 6)
     publish._write_weights("tiny", "A-b", digest)

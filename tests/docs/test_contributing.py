@@ -56,15 +56,15 @@ def test_the_example_has_every_step() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_example_works_as_it_is_written(tmp_path) -> None:
-    project, said = newcomers_checkout(tmp_path), ""
+    project, output = newcomers_checkout(tmp_path), ""
     for language, text in blocks():
         if language == "diff":
             run(project, ["git", "apply", "-"], text)
         else:
-            said += run(project, ["bash", "-xeuo", "pipefail", "-c", text])
-    assert re.search(rf"{NAME}: all \d+ checks passed", said)
-    assert "1 new, 0 removed, 0 changed, 0 same" in said
-    assert f"| {NAME}-small on digits, new | clean |" in said
+            output += run(project, ["bash", "-xeuo", "pipefail", "-c", text])
+    assert re.search(rf"{NAME}: all \d+ checks passed", output)
+    assert "1 new, 0 removed, 0 changed, 0 same" in output
+    assert f"| {NAME}-small on digits, new | clean |" in output
     record = json.loads((project.root / f"work/digits/{NAME}-small/record/record.json").read_text())
     assert record["settings"]["training"]["objective"] == "adversarial", "the change was made"
     assert record["robust"][0]["accuracy"]["value"] > 0.3, "and shows: an undefended one has 0.04"

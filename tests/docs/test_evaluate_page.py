@@ -31,9 +31,8 @@ def test_a_newcomer_follows_the_page(tmp_path, monkeypatch, capsys) -> None:
     assert "AutoAttack Linf 0.00784" in (tmp_path / "report.html").read_text()
     assert names["report"].numbers["clean"].n == 20
     assert (names["certified"].certified.radii >= 0).all()
-    (tmp_path / "model.py").write_text(
-        "from torch import nn\n\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
-    )
+    network = "nn.Sequential(nn.Flatten(), nn.Linear(64, 10))"
+    (tmp_path / "model.py").write_text(f"from torch import nn\n\n\ndef build():\n    return {network}\n")
     torch.save(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).state_dict(), "weights.pt")
     (command,) = re.findall(r"```sh\nrvb (.*)\n```", TEXT)
     done = CliRunner().invoke(app, [*shlex.split(command), "--count", "20"])
@@ -45,12 +44,11 @@ def test_a_newcomer_follows_the_page(tmp_path, monkeypatch, capsys) -> None:
 def test_the_notebook_runs_cell_by_cell(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(square, "QUERIES", 20)
-    cells = [
-        cell for cell in json.loads(PAGE.with_suffix(".ipynb").read_text())["cells"] if cell["cell_type"] == "code"
-    ]
+    notebook = json.loads(PAGE.with_suffix(".ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     names: dict = {}
     for cell in cells:
-        exec("".join(cell["source"]), names)
+        exec(cell, names)
     assert len(cells) == 3
     robust = [names[name].numbers["AutoAttack Linf 0.15"].value for name in ("report", "compared")]
     assert robust[0] > 0.4 > robust[1]

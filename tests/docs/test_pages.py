@@ -24,14 +24,8 @@ PAGES = [
 BASES = ("", "benchmark", "benchmark/certificates", "benchmark/attacks")  # what a page may say a file's place from
 CODE = ("benchmark", "leaderboard", "measurements", "submissions")
 FILE = re.compile(r"(?:[\w.*-]+/)*[\w*-]+\.(?:py|md|yaml|yml)|(?:benchmark|leaderboard|submissions)/[\w/]+")
-MADE_UP = (
-    "Mine2026Net",
-    "model.py",
-    "submission.yml",
-    "margin_descent.py",
-    "resources.yaml",
-    "slurm.yaml",
-)  # of the examples, and what a reader may add
+# of the examples, and files that a reader may add
+MADE_UP = ("Mine2026Net", "model.py", "submission.yml", "margin_descent.py", "resources.yaml", "slurm.yaml")
 
 
 def named_files(text: str) -> set[str]:
@@ -43,7 +37,7 @@ def named_files(text: str) -> set[str]:
 def exists(name: str, page: Path) -> bool:
     """Whether the page's reader finds it; a file spoken of by its last name alone may lie anywhere in the code."""
     bases = [page.parent, *(ROOT / base for base in BASES)]
-    bare = [] if "/" in name else [found for folder in CODE for found in (ROOT / folder).rglob(name)]
+    bare = [] if "/" in name else [path for folder in CODE for path in (ROOT / folder).rglob(name)]
     return bool(bare) or any(True for base in bases for _ in base.glob(name))
 
 
@@ -111,20 +105,18 @@ def test_every_class_of_the_specifications_has_its_table_once(reference) -> None
 
 def test_a_key_stands_with_its_type_default_limits_and_comment(reference) -> None:
     training = reference.pages()["training"]
-    assert "| `epochs` | integer | required | at least 0 |" in training
-    assert (
-        "| `sam` | number | `0.0` | at least 0, finite | rho of sharpness-aware minimisation; 0 is without |"
-        in training
-    )
-    assert "| `attack` | [AttackSpec](#attackspec) or null | `null` |" in training
+    for line in (
+        "| `epochs` | integer | required | at least 0 |",
+        "| `sam` | number | `0.0` | at least 0, finite | rho of sharpness-aware minimisation; 0 is without |",
+        "| `attack` | [AttackSpec](#attackspec) or null | `null` |",
+    ):
+        assert line in training
     assert "[AttackSpec](training.md#attackspec)" in reference.pages()["submission"]
 
 
 def test_every_command_stands_with_its_options(reference) -> None:
-    commands = reference.pages()["commands"]
+    commands, jobs = reference.pages()["commands"], "Stages at a time; by default one a core, or one a GPU."
     for name in ("repro", "publish", "regress", "step"):
         assert f"## rvb {name}\n" in commands
-    assert (
-        "| `--jobs`, `-j` | the number of cores | Stages at a time; by default one a core, or one a GPU. |" in commands
-    )
+    assert f"| `--jobs`, `-j` | the number of cores | {jobs} |" in commands
     assert "&lt;submission>-&lt;variant>" in commands, "not HTML"

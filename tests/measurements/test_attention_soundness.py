@@ -17,11 +17,11 @@ TRIALS = 200_000
 @pytest.mark.long
 def test_trials_break_no_attention_bound() -> None:
     trials = 0
-    for layer, (found, bounds) in enumerate(cases(first=10**6)):
+    for layer, (changes, bounds) in enumerate(cases(first=10**6)):
         for name, bound in bounds.items():
-            broken = (found > bound * (1 + 1e-9)).nonzero()[:, 0].tolist()
+            broken = (changes > bound * (1 + 1e-9)).nonzero()[:, 0].tolist()
             assert not broken, f"layer {10**6 + layer}: the bound {name} is exceeded at trials {broken[:5]}"
-        trials += len(found)
+        trials += len(changes)
         if trials >= TRIALS:
             break
 
@@ -29,6 +29,6 @@ def test_trials_break_no_attention_bound() -> None:
 def test_a_bound_that_is_too_small_is_caught() -> None:
     """The trials have teeth: they reach within a tenth of the tight bound, so one cut by that much would fail."""
     share = max(
-        float((found / bounds["tight"].clamp(min=1e-300)).max()) for found, bounds in itertools.islice(cases(), 8)
+        float((changes / bounds["tight"].clamp(min=1e-300)).max()) for changes, bounds in itertools.islice(cases(), 8)
     )
     assert 0.9 < share <= 1 + 1e-9

@@ -1,4 +1,4 @@
-"""What measurements/engine_verdicts.py concludes from verdicts, when it computes anew, and the models it runs on."""
+"""What measurements/engine_verdicts.py concludes from verdicts, when it computes again, and the models it runs on."""
 
 from __future__ import annotations
 
@@ -15,49 +15,45 @@ def verdict(*broken: int) -> list[int]:
     return [int(image not in broken) for image in range(100)]
 
 
+NONE, ONE, TWO, THREE = verdict(), verdict(0), verdict(0, 1), verdict(0, 1, 2)
+
+
 def alike(models: int = 8) -> list[Compared]:
     """Every engine and seed breaks image 0 alone."""
-    verdicts = {engine: [verdict(0)] * 3 for engine in engine_verdicts.ENGINES}
+    verdicts = {engine: [ONE] * 3 for engine in engine_verdicts.ENGINES}
     return [Compared(f"model{m}", threat, 100, dict(verdicts)) for m in range(models) for threat in THREATS]
 
 
-def met(compared: list[Compared]) -> list[bool]:
-    return [ok for ok, _ in criteria(compared, 3, 100)]
-
-
-def test_equal_verdicts_meet_every_criterion() -> None:
-    assert met(alike()) == [True] * 5
-    assert met(alike(7)) == [True, True, True, True, False], "too few models"
-
-
-ONE, TWO, THREE = verdict(0), verdict(0, 1), verdict(0, 1, 2)
+def unmet(compared: list[Compared]) -> list[int]:
+    return [number for number, (ok, _) in enumerate(criteria(compared, 3, 100)) if not ok]
 
 
 @pytest.mark.parametrize(
-    ("engine", "verdicts", "unmet"),
+    ("engine", "verdicts", "numbers"),
     [
-        ("fast", [ONE, verdict(), ONE], [0]),  # one image more robust on average
+        ("fast", [ONE, NONE, ONE], [0]),  # one image more robust on average
         ("fast", [verdict(0, 7), ONE, ONE], []),
         ("reference", [TWO] * 3, [0]),  # the most robust seeds may differ by one image
         ("reference", [THREE] * 3, [0, 1]),
         ("reference", [THREE, ONE, THREE], [0]),  # its worst seed counts
     ],
 )
-def test_one_model_decides(engine, verdicts, unmet) -> None:
+def test_one_model_decides(engine, verdicts, numbers) -> None:
     compared = alike()
     compared[3].verdicts[engine] = verdicts
-    assert [number for number, ok in enumerate(met(compared)) if not ok] == unmet
-    stands = "fast" if verdicts[1] == verdict() or engine == "reference" else "reference"
-    assert {under for *_, under in compared[3].differing()} == {stands}
+    assert unmet(compared) == numbers
+    lower = "fast" if verdicts[1] == NONE or engine == "reference" else "reference"
+    assert {under for *_, under in compared[3].differing()} == {lower}
 
 
-def test_agreement_below_99_in_100_is_not_met() -> None:
+def test_equal_verdicts_of_enough_models_meet_every_criterion_and_agreement_below_99_in_100_does_not() -> None:
+    assert (unmet(alike()), unmet(alike(7))) == ([], [4])
     compared = alike()
-    for c in compared:
-        c.verdicts["fast"] = [TWO] * 3  # 99 of 100 exactly
-    assert met(compared) == [True] * 5
+    for each in compared:
+        each.verdicts["fast"] = [TWO] * 3  # 99 of 100 exactly
+    assert unmet(compared) == []
     compared[0].verdicts["fast"] = [TWO, TWO, THREE]
-    assert met(compared) == [True, True, False, True, True]
+    assert unmet(compared) == [2]
 
 
 def test_a_run_is_kept_until_what_it_depends_on_changes(tmp_path, monkeypatch) -> None:
@@ -65,8 +61,9 @@ def test_a_run_is_kept_until_what_it_depends_on_changes(tmp_path, monkeypatch) -
     weights, run = tmp_path / "cnn-robust.safetensors", Run("cnn-robust", "L2", 0.5, "fast", 1, 100)
     weights.write_bytes(b"weights")
     assert run.kept() is None
-    files.write_json(run.path, {"inputs": run.inputs(), "robust": [1]})
-    assert run.kept() == {"inputs": run.inputs(), "robust": [1]}
+    content = {"inputs": run.inputs(), "robust": [1]}
+    files.write_json(run.path, content)
+    assert run.kept() == content
     weights.write_bytes(b"others")
     assert run.kept() is None
 

@@ -31,15 +31,12 @@ def script(name: str):
 
 gpu = script("gpu")
 DEVICES = [("Fake H100", 80, 12_345.6), ("Fake | H200", 141, None)]
-GOOD = "import json\n" + "\n".join(
+GOOD = "import json, subprocess, sys, time\n" + "\n".join(
     f"print(json.dumps({{'table': 'cards', 'name': {name!r}, 'GiB': {size}, 'images a second': {rate}}}), flush=True)"
     for name, size, rate in DEVICES
 )
 FAILS = GOOD + "\nprint('a line of its log')\nraise SystemExit('error: the GPU is gone')"
-HANGS = (
-    GOOD
-    + "\nimport subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\ntime.sleep(600)"
-)
+HANGS = GOOD + "\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\ntime.sleep(600)"
 CUT = GOOD + '\nprint(\'{"table": "cards", "na\', end=\'\', flush=True)\nimport os; os._exit(1)'
 
 
@@ -47,23 +44,19 @@ def part(name: str, code: str, share: float = 0.5, stage: int = 0):
     return gpu.Part(name, f"Part {name}", (sys.executable, "-c", code), share, stage)
 
 
-def rows(result) -> list[str]:
-    return [row["name"] for row in result.rows]
-
-
-@pytest.mark.parametrize(("code", "problem"), [(GOOD, ""), (FAILS, "exit status 1"), (CUT, "exit status 1")])
-def test_a_part_gives_its_rows_and_one_that_fails_says_how_it_ended(code, problem) -> None:
-    result = gpu.run_part(part("bad", code), 60)
-    assert rows(result) == [name for name, *_ in DEVICES]
+@pytest.mark.parametrize(
+    ("code", "problem", "limit"),
+    [(GOOD, "", 60), (FAILS, "exit status 1", 60), (CUT, "exit status 1", 60), (HANGS, "ended after its 4 s", 4)],
+    ids=["good", "fails", "cut", "hangs"],
+)
+def test_a_part_gives_its_rows_and_one_that_fails_says_how_it_ended(code, problem, limit) -> None:
+    """One that hangs is ended with all that it started."""
+    result = gpu.run_part(part("bad", code), limit)
+    assert [row["name"] for row in result.rows] == [name for name, *_ in DEVICES]
     assert result.problem == problem
-    assert code is CUT or result.last_lines == ["a line of its log", "error: the GPU is gone"] * (code is FAILS)
-
-
-def test_a_part_that_hangs_is_ended_with_all_that_it_started() -> None:
-    result = gpu.run_part(part("slow", HANGS), 4)
-    assert rows(result) == [name for name, *_ in DEVICES]
-    assert result.problem == "ended after its 4 s"
     assert result.seconds < 60
+    if code in (GOOD, FAILS):
+        assert result.last_lines == ["a line of its log", "error: the GPU is gone"] * (code is FAILS)
 
 
 def test_the_report_is_written_after_each_part_and_the_rest_goes_on(tmp_path, capsys) -> None:
@@ -71,16 +64,15 @@ def test_the_report_is_written_after_each_part_and_the_rest_goes_on(tmp_path, ca
     status = gpu.main(["one", "three", "--out", str(tmp_path)], parts)
     assert status == 1
     assert "one: exit status 1" in capsys.readouterr().err
-    found = {result["name"]: result for result in json.loads((tmp_path / "gpu.json").read_text())}
-    assert [*found] == ["one", "three"]
-    assert (found["one"]["problem"], found["three"]["problem"]) == ("exit status 1", "")
+    results = json.loads((tmp_path / "gpu.json").read_text())
+    assert [(result["name"], result["problem"]) for result in results] == [("one", "exit status 1"), ("three", "")]
     text = (tmp_path / "gpu.md").read_text()
-    assert (
-        "| name | GiB | images a second |\n|---|--:|--:|\n| Fake H100 | 80 | 12,346 |\n| Fake \\| H200 | 141 |  |"
-        in text
-    )
-    assert "error: the GPU is gone" in text
-    assert "Written by `python measurements/gpu.py one three`." in text
+    for words in (
+        "| name | GiB | images a second |\n|---|--:|--:|\n| Fake H100 | 80 | 12,346 |\n| Fake \\| H200 | 141 |  |",
+        "error: the GPU is gone",
+        "Written by `python measurements/gpu.py one three`.",
+    ):
+        assert words in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu.json", "gpu.md"]
 
 
@@ -123,10 +115,11 @@ def test_what_cannot_be_asked_for_is_refused_in_a_line(arguments, words, capsys)
 
 
 def test_every_part_is_there_and_the_shares_are_a_whole() -> None:
-    largest = {one.stage: max(other.share for other in gpu.PARTS if other.stage == one.stage) for one in gpu.PARTS}
-    assert sum(largest.values()) == pytest.approx(1)
-    for one in gpu.PARTS:
-        assert one.name == "tests" or Path(one.command[1]).exists()
+    stages = {part.stage for part in gpu.PARTS}
+    largest = [max(part.share for part in gpu.PARTS if part.stage == stage) for stage in stages]
+    assert sum(largest) == pytest.approx(1)
+    for part in gpu.PARTS:
+        assert part.name == "tests" or Path(part.command[1]).exists()
 
 
 def test_the_sandbox_is_tried_part_by_part_and_opened_thing_by_thing_until_it_works(capsys) -> None:
@@ -138,11 +131,9 @@ def test_the_sandbox_is_tried_part_by_part_and_opened_thing_by_thing_until_it_wo
 
     kept = sandbox.seccomp.REFUSED
     sandbox.main(tried)
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["what"] for row in found if row["outcome"] == "works" and row["table"] == "opened"] == [
-        "read and write /run",
-        "system call kill",
-    ]
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    opened = [row["what"] for row in rows if row["outcome"] == "works" and row["table"] == "opened"]
+    assert opened == ["read and write /run", "system call kill"]
     assert kept == sandbox.seccomp.REFUSED
     sandbox.main(lambda *_: "works")
     assert {json.loads(line)["table"] for line in capsys.readouterr().out.splitlines()} == {"sandbox", "narrower"}

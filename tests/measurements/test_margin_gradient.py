@@ -39,10 +39,10 @@ def test_box_and_slopes_stay_bounds_and_the_box_gains(seed, radius) -> None:
     gained = []
     for image in range(len(IMAGES)):
         model, x, y, taken = one_rival(seed, image, radius)
-        found, _ = lower_margins(model, x.double(), y, taken.rival[0], taken.radius, steps=40, seed=seed)
+        lowest, _ = lower_margins(model, x.double(), y, taken.rival[0], taken.radius, steps=40, seed=seed)
         slopes = {"chosen": taken.optimise(15)}
         for way in ({"box": True}, slopes, slopes | {"box": True}):
-            assert float(found) <= min(taken.drops(**way))
+            assert float(lowest) <= min(taken.drops(**way))
         assert taken.drops(box=True)[-1] <= taken.drops()[-1]
         assert taken.drops(attention=False)[-1] < taken.drops()[-1]
         gained.append(taken.drops(box=True)[-1] < taken.drops()[-1] * (1 - 1e-6))

@@ -14,13 +14,8 @@ def test_a_row_counts_by_what_its_steps_read(tmp_path) -> None:
     project.add("Tiny2026Net")
     project.add("Tiny2026Twin")
     yaml = project.root / "submissions/Tiny2026Twin/submission.yaml"
-    extra = (
-        yaml.read_text()
-        .partition("variants:\n")[2]
-        .replace("  small:", "  extra:")
-        .replace("    tracks", "    default: false\n    tracks")
-    )
-    yaml.write_text(yaml.read_text() + extra)
+    extra = yaml.read_text().partition("variants:\n")[2].replace("  small:", "  extra:")
+    yaml.write_text(yaml.read_text() + extra.replace("    tracks", "    default: false\n    tracks"))
 
     def git(*arguments: str) -> None:
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=project.root, check=True)

@@ -29,7 +29,7 @@ from benchmark.runtime.errors import BenchmarkError
 slow, long = pytest.mark.slow, pytest.mark.long
 both = pytest.mark.parametrize("engine", ["ray", "slurm"])
 ROWS = ["small", "given", "tuned"]
-ALL = {("given", "train"), ("given", "evaluate"), ("small", "train"), ("small", "evaluate"), ("tuned", "train"), ("tuned", "evaluate")}  # fmt: skip
+ALL = {(row, stage) for row in ROWS for stage in ("train", "evaluate")}
 
 
 @pytest.fixture(scope="session")
@@ -74,16 +74,17 @@ def start(project: Project, engine: str, *rows: str) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Wait for a coordinator; return its exit status and what it printed."""
-    said, _ = process.communicate(timeout=500)
-    return process.returncode, said
+    output, _ = process.communicate(timeout=500)
+    return process.returncode, output
 
 
 def begun(project: Project) -> list[tuple[str, str]]:
     """Return row and stage of each stage that began."""
-    return [(row, stage) for row, stage, _ in _begun(project)]
+    return [(row, stage) for row, stage, _ in processes(project)]
 
 
-def _begun(project: Project) -> list[list[str]]:
+def processes(project: Project) -> list[list[str]]:
+    """Return row, stage and process of each stage that began."""
     path = project.root.parent / "begun"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -100,8 +101,8 @@ def same(project: Project, other: Project, rows: list[str] = ROWS) -> None:
 @slow
 @pytest.mark.parametrize("engine", ["ray", pytest.param("slurm", marks=long)])
 def test_a_row_and_what_it_starts_from_are_those_of_one_machine(project, tuned, engine) -> None:
-    status, said = ended(start(project, engine, "Tiny2026Linear-tuned"))
-    assert status == 0, said
+    status, output = ended(start(project, engine, "Tiny2026Linear-tuned"))
+    assert status == 0, output
     assert begun(project) == [("given", "train"), ("tuned", "train"), ("tuned", "evaluate")]
     same(project, tuned, ["tuned"])
 
@@ -126,15 +127,15 @@ def test_after_a_killed_coordinator_the_same_command_goes_on(project, serial, en
         assert coordinator.stdout is not None
         assert "waiting for job" in coordinator.stdout.readline()
         hold.unlink()
-    status, said = ended(coordinator)
-    assert status == 0, said
+    status, output = ended(coordinator)
+    assert status == 0, output
     same(project, serial)
     assert {*begun(project)} == ALL
     assert len(begun(project)) == len(ALL) + (2 if engine == "ray" else 0), "a stage ran twice that was not running"
     jobs = [path.read_bytes() for path in project.root.glob("work/slurm/jobs.json")]
     before = begun(project)
-    status, said = ended(start(project, engine))
-    assert (status, "everything is up to date" in said) == (0, True)
+    status, output = ended(start(project, engine))
+    assert (status, "everything is up to date" in output) == (0, True)
     assert before == begun(project)
     assert jobs == [path.read_bytes() for path in project.root.glob("work/slurm/jobs.json")]
 
@@ -145,13 +146,15 @@ def test_a_killed_worker_is_replaced(project, tuned) -> None:
     hold = project.root.parent / "hold-evaluate"
     hold.touch()
     coordinator = start(project, "ray", "Tiny2026Linear-tuned")
-    stage = wait_for(lambda: next((p for _, stage, p in _begun(project) if stage == "evaluate"), None), "evaluate", 300)
-    worker = next(one for one in psutil.Process(int(stage)).parents() if one.name().startswith("ray::"))
+    stage = wait_for(
+        lambda: next((p for _, stage, p in processes(project) if stage == "evaluate"), None), "evaluate", 300
+    )
+    worker = next(parent for parent in psutil.Process(int(stage)).parents() if parent.name().startswith("ray::"))
     worker.send_signal(signal.SIGKILL)
     wait_for(lambda: begun(project).count(("tuned", "evaluate")) > 1, "another evaluate", 300)
     hold.unlink()
-    status, said = ended(coordinator)
-    assert status == 0, said
+    status, output = ended(coordinator)
+    assert status == 0, output
     same(project, tuned, ["tuned"])
 
 
@@ -161,12 +164,12 @@ def test_a_killed_worker_is_replaced(project, tuned) -> None:
 def test_a_row_that_fails_is_named_and_the_others_stand(project, serial, engine) -> None:
     broken = project.root.parent / "break-given-train"
     broken.touch()
-    status, said = ended(start(project, engine))
+    status, output = ended(start(project, engine))
     assert status == 1
     log = f"work/logs/tiny-Tiny2026Linear-given{'-train' if engine == 'ray' else ''}.log"
     why = f"Tiny2026Linear-given: Tiny2026Linear-given has no train [log: {log}]"
     waits = "Tiny2026Linear-tuned: starts from the weights of a row that failed"
-    shown = " ".join(said.split()).partition("error: ")[2]
+    shown = " ".join(output.split()).partition("error: ")[2]
     assert shown == f"2 of 3 rows failed, so there is no new board: {why}; {waits}"
     assert "ERROR: Tiny2026Linear-given has no train" in (project.root / log).read_text()
     assert project.results("Tiny2026Linear-small") == serial.results("Tiny2026Linear-small")
@@ -183,10 +186,10 @@ def test_an_interrupted_coordinator_ends_at_once_and_its_jobs_are_waited_for(pro
     coordinator.send_signal(signal.SIGINT)
     assert coordinator.wait(timeout=60) == 130
     hold.unlink()  # its job, which goes on, holds the other end of what it printed to
-    status, said = ended(start(project, "slurm", "Tiny2026Linear-small"))
+    status, output = ended(start(project, "slurm", "Tiny2026Linear-small"))
     assert coordinator.stdout is not None
     assert any(line.startswith("interrupted") for line in coordinator.stdout.read().splitlines())
-    assert "waiting for job" in said
+    assert "waiting for job" in output
     assert (status, begun(project)) == (0, [("small", "train"), ("small", "evaluate")])
 
 
@@ -195,16 +198,15 @@ def test_an_interrupted_coordinator_ends_at_once_and_its_jobs_are_waited_for(pro
 def test_a_gpu_that_no_machine_has_is_refused_before_any_stage(project) -> None:
     params = project.root / "params.yaml"
     params.write_text(params.read_text().replace("device: cpu", "device: cuda"))
-    status, said = ended(start(project, "ray"))
+    status, output = ended(start(project, "ray"))
     assert status == 1
-    assert " needs 1 GPU, which no machine of the cluster has; change params.yaml" in " ".join(said.split())
-    assert "Traceback" not in said
+    assert " needs 1 GPU, which no machine of the cluster has; change params.yaml" in " ".join(output.split())
+    assert "Traceback" not in output
     assert begun(project) == []
 
 
 def test_a_machine_with_other_versions_is_refused_by_name() -> None:
-    wanted = ray.versions() | {"torch": "0.1"}
-    answer = ray.run_stage("pipelines/tiny/row/dvc.yaml:train", [], {}, wanted)
+    answer = ray.run_stage("pipelines/tiny/row/dvc.yaml:train", [], {}, ray.versions() | {"torch": "0.1"})
     assert answer["error"].startswith(f"{os.uname().nodename} has torch ")
     assert answer["error"].endswith("the coordinator 0.1; install the same there (constraints.txt)")
     assert not answer["files"]
@@ -237,14 +239,13 @@ def test_settings_that_submitit_does_not_know_are_refused_before_any_job(tmp_pat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RVB_SUBMITIT", "local")
     slurm.SETTINGS.write_text("timeout_min: 5\ncpus_per_tsk: 1\n")
-    words = "slurm.yaml: Unknown executor 'cpus' in parameter 'cpus_per_tsk'.$"
 
     def engine(*arguments) -> None:
         with arguments[-1]([], {}):
             raise AssertionError("jobs are sent")
 
     monkeypatch.setattr(slurm.repro, "repro", engine)
-    with pytest.raises(BenchmarkError, match=words):
+    with pytest.raises(BenchmarkError, match=r"slurm\.yaml: Unknown executor 'cpus' in parameter 'cpus_per_tsk'\.$"):
         slurm.run("tiny", print)
 
 

@@ -109,8 +109,8 @@ def holds_lock(project, stage: str, pid: int) -> bool:
     """Whether this process is the one that owns the stage's scratch folder."""
     path = project.root / "work/scratch/tiny" / ROW / stage / "lock"
     inode = str(path.stat().st_ino) if path.exists() else "none"
-    held = (line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line)
-    return any(words[1] == "FLOCK" and words[4] == str(pid) and words[5].endswith(f":{inode}") for words in held)
+    fields = (line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line)
+    return any(words[1] == "FLOCK" and words[4] == str(pid) and words[5].endswith(f":{inode}") for words in fields)
 
 
 @pytest.mark.long

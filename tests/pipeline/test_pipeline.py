@@ -207,7 +207,7 @@ def test_a_model_that_masks_its_gradients_is_marked_on_the_board(project) -> Non
     doubts = {signal["name"]: signal for signal in record["reliability"]["signals"] if not signal["sound"]}
     assert {"the margin has gradients", "steps raise the loss", "AutoAttack's own flags"} <= set(doubts)
     shown = project.rvb("show", "Tiny2026Mask-small", "--track", "tiny").stdout
-    assert all(f'doubt about "{name}"' in shown for name in doubts)
+    assert all(f'warning: "{name}" fails: ' in shown for name in doubts)
     site = project.root / "work/tiny/site"
     assert f"⚠ doubts: {len(doubts)} of {len(record['reliability']['signals'])}" in (site / "index.html").read_text()
     page = (site / "models/Tiny2026Mask-small/index.html").read_text()

@@ -41,8 +41,8 @@ class Brightness(EvaluationStep):
             files.write(work.scratch / f"image-{image}", str(value))
             work.say(f"image {image}")
             time.sleep(0.2)
-        found = torch.tensor([float((work.scratch / f"image-{i}").read_text()) for i in range(len(subject.images))])
-        return Outcome({"brightness": found}, {"brightness": {"mean": float(found.mean())}}, summary="done")
+        brightness = torch.tensor([float((work.scratch / f"image-{i}").read_text()) for i in range(len(subject.images))])
+        return Outcome({"brightness": brightness}, {"brightness": {"mean": float(brightness.mean())}}, summary="done")
 
 
 step = Brightness

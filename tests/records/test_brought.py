@@ -26,13 +26,9 @@ def row(**changes) -> Record:
 def broke(
     *images: int, credit: str = "Jane Doe", lost=("Linf 0.15",), certified: float = 0, weights=WEIGHTS
 ) -> Brought:
-    found = [
-        BrokenImage(
-            image=i, threat="Linf 0.15", linf=0.15, l2=0.4, prediction=3, margin=-0.1, lost=lost, certified=certified
-        )
-        for i in images
-    ]
-    return Brought(credit=credit, sha256="b" * 64, weights=weights, images=found)
+    common = {"threat": "Linf 0.15", "linf": 0.15, "l2": 0.4, "prediction": 3, "margin": -0.1}
+    broken = [BrokenImage(image=image, lost=lost, certified=certified, **common) for image in images]
+    return Brought(credit=credit, sha256="b" * 64, weights=weights, images=broken)
 
 
 def put(folder: Path, *files: Brought, version: int = 1) -> Path:
@@ -41,7 +37,7 @@ def put(folder: Path, *files: Brought, version: int = 1) -> Path:
     return path
 
 
-def test_numbers_fall_by_the_images_that_counted() -> None:
+def test_numbers_fall_by_the_images_that_counted_and_a_contradicted_certificate_certifies_nothing() -> None:
     """Of images 39 to 41 one was lost before; another ball, clean and certified numbers stay."""
     made, scores = lowered(row(), SCORES, [broke(39, 40, 38), broke(39, credit="John Roe")])
     assert made.robust[0].accuracy == proportion(np.arange(100) < 38)
@@ -50,32 +46,23 @@ def test_numbers_fall_by_the_images_that_counted() -> None:
     assert lowered(row(), None, []) == (row(), None)
     with pytest.raises(BenchmarkError, match=r"others broke images of robust Linf 0\.15, which it lacks by image"):
         lowered(row(), None, [broke(3)])
-
-
-def test_a_contradicted_certificate_certifies_nothing() -> None:
     made, scores = lowered(row(), SCORES, [broke(3, lost=(), certified=0.3)])
-    assert made.certified == ()
-    assert scores == SCORES
-    assert made.robust == row().robust
+    assert (made.certified, scores, made.robust) == ((), SCORES, row().robust), "a contradicted certificate"
 
 
-def test_the_effect_is_what_was_not_known_before() -> None:
-    both = ("Linf 0.15", "L2 0.5")
-    found = effect(row(), SCORES, [broke(3)], broke(3, 4, lost=both))
-    assert [(one.threat, one.before, one.after, one.lost) for one in found] == [
+def test_the_effect_is_what_was_not_known_before_and_an_image_is_credited_once() -> None:
+    lowered_by = effect(row(), SCORES, [broke(3)], broke(3, 4, lost=("Linf 0.15", "L2 0.5")))
+    assert [(ball.threat, ball.before, ball.after, ball.lost) for ball in lowered_by] == [
         ("Linf 0.15", 39, 38, (4,)), ("L2 0.5", 30, 28, (3, 4)), ("L2 1", 0, 0, ())
     ]  # fmt: skip
-
-
-def test_an_image_is_credited_once() -> None:
-    found = credits([broke(3, 4), broke(4, 5, credit="John Roe"), broke(3, credit="Third", lost=("L2 0.5",))])
-    assert found == {"robust Linf 0.15": "−2 Jane Doe, −1 John Roe", "robust L2 0.5": "−1 Third"}
+    credited = credits([broke(3, 4), broke(4, 5, credit="John Roe"), broke(3, credit="Third", lost=("L2 0.5",))])
+    assert credited == {"robust Linf 0.15": "−2 Jane Doe, −1 John Roe", "robust L2 0.5": "−1 Third"}
 
 
 def test_what_is_of_other_weights_or_rules_is_not_counted(tmp_path) -> None:
     assert brought.read(tmp_path, row()) == ()
     path = put(tmp_path, broke(3), broke(4, credit="John Roe", weights="c" * 64))
-    assert [one.credit for one in brought.read(tmp_path, row())] == ["Jane Doe"]
+    assert [file.credit for file in brought.read(tmp_path, row())] == ["Jane Doe"]
     assert "images by John Roe of other weights" in brought.stale(brought.load(path), row())
     put(tmp_path, broke(3))
     assert brought.stale(brought.load(path), row()) == ""
@@ -85,12 +72,10 @@ def test_what_is_of_other_weights_or_rules_is_not_counted(tmp_path) -> None:
 
 
 def test_damaged_files_are_one_line(tmp_path) -> None:
-    path = put(tmp_path, broke(100))
-    with pytest.raises(BenchmarkError, match=r"A-v\.json names an image or a ball that A-v does not have"):
-        brought.read(tmp_path, row())
-    put(tmp_path, broke(3, lost=("L2 9",)))
-    with pytest.raises(BenchmarkError, match="or a ball that A-v does not have"):
-        brought.read(tmp_path, row())
+    for foreign in (broke(100), broke(3, lost=("L2 9",))):
+        path = put(tmp_path, foreign)
+        with pytest.raises(BenchmarkError, match=r"A-v\.json names an image or a ball that A-v does not have"):
+            brought.read(tmp_path, row())
     for content in ("", "[]", '{"row": "A-v"}', path.read_text().replace("Jane Doe", "a\\nb")):
         path.write_text(content)
         with pytest.raises(BenchmarkError, match=r"A-v\.json(: | is no valid JSON)") as raised:

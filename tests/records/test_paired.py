@@ -22,13 +22,12 @@ def trainings(rng: np.random.Generator, images: np.ndarray, spread: float, skill
 
 def test_the_interval_adds_the_spread_of_images_and_of_seeds() -> None:
     one, other = [verdicts(80), verdicts(82), verdicts(78)], [verdicts(60), verdicts(61), verdicts(59)]
-    found = over_seeds_and_images(one, other, 0.05)
-    assert found is not None
-    assert found.estimate == pytest.approx(0.2)
+    difference = over_seeds_and_images(one, other, 0.05)
+    assert difference is not None
+    assert difference.estimate == pytest.approx(0.2)
     by_image = np.mean([[int(v) for v in t] for t in one], 0) - np.mean([[int(v) for v in t] for t in other], 0)
     variance = by_image.var(ddof=1) / 100 + 0.02**2 / 3 + 0.01**2 / 3
-    assert found.high - found.estimate > 1.96 * variance**0.5
-    assert found.high - found.estimate < 2.3 * variance**0.5
+    assert 1.96 * variance**0.5 < difference.high - difference.estimate < 2.3 * variance**0.5
     assert over_seeds_and_images(one, other[:1], 0.05) is None
     with pytest.raises(ValueError, match="3 and of 2 images"):
         over_seeds_and_images(["111"], ["11"], 0.05)
@@ -42,8 +41,8 @@ def test_equal_methods_are_ordered_no_more_often_than_stated(spread) -> None:
     for _ in range(trials):
         images = rng.normal(0, 1, 100)
         one, other = (trainings(rng, images + rng.normal(0, 0.5, 100), spread) for _ in range(2))
-        found = over_seeds_and_images(one, other, 0.05)
-        crossed += found is not None and found.shown
+        difference = over_seeds_and_images(one, other, 0.05)
+        crossed += difference is not None and difference.shown
         ordered += better((one[0], other[0]), (one, other), 1) != 0
         single += mcnemar(one[0], other[0]) <= 0.05
     assert ordered <= crossed <= binom.ppf(0.999, trials, 0.05)

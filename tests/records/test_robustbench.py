@@ -35,12 +35,8 @@ def cifar() -> Track:
     """A track of RobustBench's CIFAR-10 radii, though of other images."""
     digits = tracks.load("digits")
     standard = digits.suites["standard"][0]
-    suites = {
-        "standard": (
-            standard.model_copy(update={"eps": 8 / 255}),
-            standard.model_copy(update={"norm": "L2", "eps": 0.5}),
-        )
-    }
+    threats = ({"eps": 8 / 255}, {"norm": "L2", "eps": 0.5})
+    suites = {"standard": tuple(standard.model_copy(update=threat) for threat in threats)}
     return digits.model_copy(update={"robustbench": "cifar10", "suites": suites})
 
 
@@ -51,25 +47,16 @@ def put(folder: Path, name: str = "Rice2020Overfitting", norm: str = "Linf", **c
     return path
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("8/255", 8 / 255), ("0.5", 0.5), (0.5, 0.5), (" 4 / 255", 4 / 255), (".031", 0.031), ("1e-2", 0.01)],
-)
-def test_radii_are_fractions_or_decimals(text, value) -> None:
-    assert radius(text) == value
-
-
-@pytest.mark.parametrize(
-    ("read", "texts"),
-    [
+def test_radii_are_fractions_or_decimals_and_anything_else_is_refused() -> None:
+    texts = {"8/255": 8 / 255, "0.5": 0.5, 0.5: 0.5, " 4 / 255": 4 / 255, ".031": 0.031, "1e-2": 0.01}
+    assert {text: radius(text) for text in texts} == texts
+    for read, refused in (
         (radius, ["8/0", "0", "eight", "", None, "-8/255", "8//255", "nan", "inf", "1/2/3", True, [8]]),
         (percent, ["101", "-1", "nan", "inf", "53,4", "", True, [53]]),
-    ],
-)
-def test_what_is_no_radius_or_percentage_is_refused(read, texts) -> None:
-    for text in texts:
-        with pytest.raises(ValueError, match=r"is no (radius|number of percent|share)"):
-            read(text)
+    ):
+        for text in refused:
+            with pytest.raises(ValueError, match=r"is no (radius|number of percent|share)"):
+                read(text)
 
 
 def test_a_published_row_is_read_in_our_units(tmp_path) -> None:
@@ -104,14 +91,12 @@ def test_a_broken_row_is_refused_with_one_line(tmp_path, changes, words) -> None
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "\x00", ""])
-def test_what_is_no_row_at_all(tmp_path, text) -> None:
+def test_files_that_hold_no_row_are_refused(tmp_path) -> None:
     path = put(tmp_path)
-    path.write_text(text)
-    with pytest.raises(
-        BenchmarkError, match=r"Rice2020Overfitting\.json(: the file: Input should be| is no valid JSON)"
-    ):
-        read_row(path, "cifar10")
+    for text in ("{", "[1]", "\x00", ""):
+        path.write_text(text)
+        with pytest.raises(BenchmarkError, match=r"Overfitting\.json(: the file: Input should be| is no valid JSON)"):
+            read_row(path, "cifar10")
 
 
 def test_rows_of_the_tracks_radii_alone_and_the_rest_named(tmp_path, cifar) -> None:
@@ -137,17 +122,16 @@ def test_the_board_shows_them_as_claimed_and_ranks_none(tmp_path, cifar) -> None
     (tmp_path / "claimed").mkdir()
     (tmp_path / "claimed" / "robustbench.json").write_text(board.model_dump_json())
     track = tracks.load("digits")
-    site_rows.render(
-        tmp_path / "site", track, rank([], track), tmp_path, claimed=reading.read_claimed(tmp_path / "claimed")
-    )
+    elsewhere = reading.read_claimed(tmp_path / "claimed")
+    site_rows.render(tmp_path / "site", track, rank([], track), tmp_path, claimed=elsewhere)
     index = (tmp_path / "site" / "index.html").read_text()
     claimed = index.partition("Claimed elsewhere: RobustBench")[2]
-    assert "Hostile&lt;b&gt;" in claimed
     assert "Hostile" not in index.partition("Claimed elsewhere")[0]
-    assert ">85.34<" in claimed
-    assert ">50.10<small>AutoAttack 53.42</small>" in claimed
-    assert "<td>claimed</td>" in claimed
-    assert "model_info/cifar10/Linf/Hostile" in claimed
+    for shown in (
+        "Hostile&lt;b&gt;", ">85.34<", ">50.10<small>AutoAttack 53.42</small>", "<td>claimed</td>",
+        "model_info/cifar10/Linf/Hostile",
+    ):  # fmt: skip
+        assert shown in claimed
     assert "<script>" not in claimed.partition("Radii are in pixels")[0]
     (tmp_path / "claimed" / "robustbench.json").write_text('{"board": "RobustBench"}')
     with pytest.raises(BenchmarkError, match=r"robustbench\.json: url: Field required; import it again"):
@@ -182,10 +166,7 @@ def test_what_we_write_we_read_back(tmp_path, cifar, alone, least) -> None:
     row = read_row(path, "cifar10")
     assert (row.clean, row.autoattack, row.robust) == (0.97, alone / 100, least / 100)
     assert row.external == (least / 100 if least < alone else None)
-
-
-def test_a_row_without_autoattack_there_is_not_written(cifar) -> None:
-    with pytest.raises(BenchmarkError, match=r"not judged by AutoAttack at L2 0\.5, but at Linf 0\.0313725"):
+    with pytest.raises(BenchmarkError, match=r"not attacked by AutoAttack at L2 0\.5, but at Linf 0\.0313725"):
         exported(attacked(53, 53), cifar, ThreatModel(norm="L2", eps=0.5))
 
 

@@ -24,16 +24,13 @@ def test_the_sheet_tells_of_each_class_of_the_first_seed() -> None:
     (sheet,) = point_sheets(scattered())
     assert sheet.title == "m: tsne, seed 0"
     assert sheet.heads == ("points", "centre", "spread", "nearest is of its class, %")
-    assert [row[0] for row in sheet.rows] == [
-        "base: clean",
-        "base: <adversarial>",
-        "<other>: clean",
-        "<other>: <adversarial>",
-    ]
+    names = [f"{cell}: {name}" for cell in ("base", "<other>") for name in ("clean", "<adversarial>")]
+    assert [row[0] for row in sheet.rows] == names
     assert sheet.rows[0] == ("base: clean", "3", "0.333, 0.333", f"{math.sqrt(4 / 9):.3g}", "66.7")
     assert sheet.rows[1][-1] == "66.7", "one adversarial point lies among the clean ones"
     assert sheet.rows[2][2] == "5.33, 0.333"
     assert point_sheets(scattered(("u", "v")))[0].heads[1] == "centre: u, v"
+    assert {column.label for column in study_table.table(scattered()).columns} == {"clean", "m: curve"}
 
 
 @pytest.mark.parametrize(("classes", "near"), [([[(1, 1)]], [math.nan]), ([[(1, 1)] * 3, [(5, 5)]], [1.0, 0.0])])
@@ -42,10 +39,10 @@ def test_a_single_point_and_equal_points_have_numbers(classes, near) -> None:
     content["result"]["runs"][0]["points"]["m: tsne"]["classes"] = [
         {"name": f"{k}", "points": points} for k, points in enumerate(classes)
     ]
-    found = panels(PublishedStudy.model_validate(content))[0].numbers
-    assert [one.near for one in found] == pytest.approx(near, nan_ok=True)
-    assert all(one.spread == 0 for one in found)
-    assert "1 point around" in found[-1].words
+    numbers = panels(PublishedStudy.model_validate(content))[0].numbers
+    assert [group.near for group in numbers] == pytest.approx(near, nan_ok=True)
+    assert all(group.spread == 0 for group in numbers)
+    assert "1 point around" in numbers[-1].words
 
 
 def test_every_point_of_every_seed_is_in_the_csv() -> None:
@@ -70,14 +67,10 @@ def test_a_study_of_points_alone_has_no_numbers_to_show(axes, capsys) -> None:
     if axes:
         for cell, level in zip(content["result"]["cells"], "12", strict=True):
             cell["levels"] = {"training.epochs": level, "training.batch_size": "8"}
-    found = study_table.table(PublishedStudy.model_validate(content))
-    assert (found.columns, found.flat, found.effects, found.words, found.compared) == ((), (), (), (), False)
+    numbers = study_table.table(PublishedStudy.model_validate(content))
+    assert (numbers.columns, numbers.flat, numbers.effects, numbers.words, numbers.compared) == ((), (), (), (), False)
     print_study(study)
     assert "m: tsne, seed 0" in capsys.readouterr().out
-
-
-def test_a_table_beside_points_is_that_of_the_numbers() -> None:
-    assert {column.label for column in study_table.table(scattered()).columns} == {"clean", "m: curve"}
 
 
 def test_curves_have_their_places_side_by_side_and_those_named_are_drawn_together() -> None:

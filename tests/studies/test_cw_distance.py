@@ -16,7 +16,7 @@ OPTIONS = {"steps": 400, "step_size": 0.005, "c": 10.0, "radii": [0.01, 0.1, 5.0
 
 
 @pytest.fixture
-def judged() -> tuple[Linear, torch.Tensor, torch.Tensor]:
+def attacked() -> tuple[Linear, torch.Tensor, torch.Tensor]:
     """Twelve images near grey, of which the model is wrong about the last."""
     model, images = Linear(classes=6), grey_images(12)
     labels = model(images).argmax(1)
@@ -24,38 +24,37 @@ def judged() -> tuple[Linear, torch.Tensor, torch.Tensor]:
     return model.eval().requires_grad_(False), images, labels
 
 
-def test_distances_are_those_of_a_linear_model(judged) -> None:
-    model, images, labels = judged
-    found = measure(model, images, labels, seed=0, **OPTIONS)
+def test_distances_are_those_of_a_linear_model(attacked) -> None:
+    model, images, labels = attacked
+    measured = measure(model, images, labels, seed=0, **OPTIONS)
     exact = model.radius(images, labels, "L2")[:11]
-    assert found["broken"] == 1
-    assert (found["l2"][:11] >= exact * (1 - 1e-6)).all(), "no image is nearer than the boundary"
-    assert exact.mean() <= found["mean l2"] < 1.15 * exact.mean(), "and CW comes close"
-    assert found["l2"][11] == 0
-    assert found["x"] == OPTIONS["radii"]
-    within = [float((found["l2"] > radius).sum()) / 12 for radius in OPTIONS["radii"]]
-    assert found["accuracy within"] == within
+    assert measured["broken"] == 1
+    assert (measured["l2"][:11] >= exact * (1 - 1e-6)).all(), "no image is nearer than the boundary"
+    assert exact.mean() <= measured["mean l2"] < 1.15 * exact.mean(), "and CW comes close"
+    assert measured["l2"][11] == 0
+    assert measured["x"] == OPTIONS["radii"]
+    within = [float((measured["l2"] > radius).sum()) / 12 for radius in OPTIONS["radii"]]
+    assert measured["accuracy within"] == within
     assert within[-1] == 0
-    assert found["median l2"] in found["l2"].tolist()
+    assert measured["median l2"] in measured["l2"].tolist()
 
 
-def test_black_white_and_saturated_images_give_numbers(judged) -> None:
+def test_black_white_and_saturated_images_give_numbers(attacked) -> None:
     """Where a pixel is 0 or 1 the attack's tanh is flat: it hardly moves, but nothing becomes NaN."""
-    model, images, _ = judged
+    model, images, _ = attacked
     images = images[:4].clone()
     images[1], images[2], images[3, ..., :3] = 0.0, 1.0, 1.0
     labels = model(images).argmax(1)
-    found = measure(model, images, labels, seed=0, **OPTIONS)
-    assert found["l2"][[0, 3]].isfinite().all()
-    moved = cw.attack(
-        model, images, labels, ThreatModel(norm="L2", eps=6.0), seed=0, steps=400, step_size=0.005, c=10.0
-    )
+    measured = measure(model, images, labels, seed=0, **OPTIONS)
+    assert measured["l2"][[0, 3]].isfinite().all()
+    ball = ThreatModel(norm="L2", eps=6.0)
+    moved = cw.attack(model, images, labels, ball, seed=0, steps=400, step_size=0.005, c=10.0)
     assert moved.isfinite().all()
     assert ((moved >= 0) & (moved <= 1)).all()
 
 
-def test_where_nothing_breaks_no_distance_is_claimed(judged) -> None:
-    _, images, labels = judged
+def test_where_nothing_breaks_no_distance_is_claimed(attacked) -> None:
+    _, images, labels = attacked
 
     class Sure(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,7 @@
-"""What the board is told of papers and studies that nobody ran."""
+"""What the board reads of papers and studies that nobody ran."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,11 @@ NAME = "Tiny2026Linear"
 @pytest.mark.usefixtures("studied")
 def test_declared_papers_stand_where_the_board_reads_them() -> None:
     inputs.write("tiny")
-    found = read_papers(papers_file("tiny"))
-    assert list(found) == [NAME]
+    ((name, paper),) = read_papers(papers_file("tiny")).items()
     declared = yaml.safe_load(Path(f"submissions/{NAME}/submission.yaml").read_text())
-    assert found[NAME].paper.model_dump(exclude={"url"}) == declared["paper"]
-    assert list(found[NAME].studies) == ["grid", "small-seeds"]
-    grid = found[NAME].studies["grid"]
+    assert (name, paper.paper.model_dump(exclude={"url"})) == (NAME, declared["paper"])
+    assert list(paper.studies) == ["grid", "small-seeds"]
+    grid = paper.studies["grid"]
     assert next(cell.name for cell in grid.grid()) == "as it is, bias on"
     assert grid.claims == {"slower, bias off": {"clean": 0.25}}
     board = yaml.safe_load(generate.generate()[generate.board_file("tiny")])["stages"]["leaderboard"]
@@ -33,4 +31,4 @@ def test_declared_papers_stand_where_the_board_reads_them() -> None:
 def test_a_track_without_submissions_declares_none(project, monkeypatch) -> None:
     monkeypatch.chdir(project.root)
     inputs.write("tiny")
-    assert json.loads(papers_file("tiny").read_text()) == {}
+    assert read_papers(papers_file("tiny")) == {}

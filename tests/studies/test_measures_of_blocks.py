@@ -73,17 +73,17 @@ def test_a_study_of_networks_of_other_depths_holds_their_blocks_and_each_image(p
     assert deep[f"{LABEL}: encoder: norm"] < deep[f"{LABEL}: encoder: product of residual gains"]
 
     evidence = pq.read_table(tiny_study.RESULT / "verdicts.parquet").to_pandas()
-    one = evidence[(evidence.cell == "depth 2") & (evidence.seed == 0)]
-    values = one[f"{LABEL}: sigma_max of residual 2"].to_numpy()
+    deepest = evidence[(evidence.cell == "depth 2") & (evidence.seed == 0)]
+    values = deepest[f"{LABEL}: sigma_max of residual 2"].to_numpy()
     assert np.isnan(values).tolist() == [False] * 4 + [True] * 6
     assert max(values[:4]) == deep[f"{LABEL}: sigma_max: residual 2"][-1]
     assert evidence[evidence.cell == "depth 1"][f"{LABEL}: sigma_max of residual 2"].isna().all()
 
-    page = table(published)
-    (place,) = (i for i, c in enumerate(page.columns) if c.label.endswith("sigma_max: residual 2") and c.x == 0.5)
-    column, (first, second) = page.columns[place], (line.entries[place] for line in page.lines)
+    page, label = table(published), f"{LABEL}: sigma_max: residual 2"
+    ((place, column),) = ((i, c) for i, c in enumerate(page.columns) if (c.label, c.x) == (label, 0.5))
+    first, second = (line.entries[place] for line in page.lines)
     assert (column.text(first.mean), first.difference, second.difference, len(second.values)) == ("–", None, None, 2)
-    assert f"{LABEL}: sigma_max: residual 2 at 0: one setting, nothing to compare." in page.words
+    assert f"{label} at 0: one setting, nothing to compare." in page.words
 
 
 def test_only_a_study_that_asks_depends_on_the_measure_and_on_what_finds_blocks(project) -> None:

@@ -35,9 +35,8 @@ STUDY = "submissions/Tiny2026Linear/studies/grid.yaml"
 
 
 def measured(returned: object, name: str = "m") -> Measured:
-    return own(
-        lambda *_, **__: returned, torch.nn.Identity(), torch.zeros(1), torch.zeros(1), MeasureSpec(measure=name), 0
-    )
+    one = torch.zeros(1)
+    return own(lambda *_, **__: returned, torch.nn.Identity(), one, one, MeasureSpec(measure=name), 0)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +73,11 @@ def test_what_is_no_number_and_no_point_is_refused(returned, message) -> None:
 
 
 def test_points_stand_beside_numbers_under_labels_of_their_own() -> None:
-    found = measured({"share": 0.5, "p": {"b": [(1, 2)], "a": [[3, 4]]}, "axes": ("u", "v")})
-    assert found.values == {"m: share": 0.5}
-    assert [(one.name, one.points) for one in found.points["m: p"].classes] == [("b", ((1, 2),)), ("a", ((3, 4),))]
-    assert found.points["m: p"].axes == ("u", "v")
+    both = measured({"share": 0.5, "p": {"b": [(1, 2)], "a": [[3, 4]]}, "axes": ("u", "v")})
+    assert both.values == {"m: share": 0.5}
+    points = both.points["m: p"]
+    assert [(group.name, group.points) for group in points.classes] == [("b", ((1, 2),)), ("a", ((3, 4),))]
+    assert points.axes == ("u", "v")
     assert measured({"m": {"a": [(0, 0)]}}).points.keys() == {"m"}
 
 
@@ -91,12 +91,9 @@ def test_coordinates_are_rounded_by_their_extent_and_kept_as_text() -> None:
     fine = measured({"p": {"a": [(3 + 1e-7, 0.0), (3 + 2.12345e-7, 0.0)]}}).points["m"].classes[0].points
     assert fine[1][0] - fine[0][0] == pytest.approx(1.12345e-7, rel=1e-3)
     assert measured({"p": {"a": [(7, 7)]}}).points["m"].classes[0].points == ((7, 7),)
-
-
-@pytest.mark.parametrize("text", ["", "1,2 3", "1,2,3", "nan,1", "a,b"])
-def test_damaged_text_is_no_points(text) -> None:
-    with pytest.raises(ValueError, match="points"):
-        Points.model_validate({"classes": [{"name": "a", "points": text}]})
+    for damaged in ("", "1,2 3", "1,2,3", "nan,1", "a,b"):
+        with pytest.raises(ValueError, match="points"):
+            Points.model_validate({"classes": [{"name": "a", "points": damaged}]})
 
 
 def test_what_is_published_still_loads_and_only_points_make_a_sheet() -> None:
@@ -128,8 +125,8 @@ def test_a_study_keeps_its_points_and_publishes_them() -> None:
     published = collect_study(load())
     assert PublishedStudy.model_validate_json(to_json(published)) == published
     for run in published.result.runs:
-        assert [one.name for one in run.points["confidence"].classes] == ["clean", "<shrunk>"], "in the measure's order"
-        assert [len(one.points) for one in run.points["confidence"].classes] == [10, 10]
+        groups = [(group.name, len(group.points)) for group in run.points["confidence"].classes]
+        assert groups == [("clean", 10), ("<shrunk>", 10)], "in the measure's order"
         assert "confidence" not in run.values
     assert not [column for column in table(published).columns if column.label == "confidence"]
     for figure, message in (
@@ -159,7 +156,5 @@ def test_a_scatter_of_numbers_is_refused_and_one_of_a_measure_that_is_left_out_i
     with pytest.raises(BenchmarkError, match="scatter of 'confidence', which has no points; those with points: none"):
         collect_study(load())
     edit(STUDY, ", measures: [confidence]", "")
-    with pytest.raises(
-        BenchmarkError, match="scatter of what is measured, which has no points; those with points: none"
-    ):
+    with pytest.raises(BenchmarkError, match=r"scatter of what is measured, which has no points; .* points: none"):
         collect_study(load())

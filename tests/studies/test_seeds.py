@@ -56,10 +56,8 @@ def test_it_resumes_and_its_first_seed_is_the_row_itself(project, monkeypatch, c
     capfd.readouterr()
     run_study("tiny", ID)
     printed = capfd.readouterr().out
-    kept = [
-        seed for seed in range(3) if f"{ID}/0-{seed}: train is kept, nothing that it depends on has changed" in printed
-    ]
-    assert kept == [0, 1]
+    kept = "train is kept, nothing that it depends on has changed"
+    assert [f"{ID}/0-{seed}: {kept}" in printed for seed in range(3)] == [True, True, False]
 
     published = collect_study(grid())
     assert PublishedStudy.model_validate_json(to_json(published)) == published
@@ -91,10 +89,9 @@ def test_a_row_that_was_trained_elsewhere_has_none(project) -> None:
     head, _, _ = file.read_text().partition("        training:")
     file.write_text(head + "        weights: {path: weights/given.pt}\n")
     with pytest.raises(
-        BenchmarkError, match="Tiny2026Linear-small has weights that were trained elsewhere: there is no"
-    ) as e:
+        BenchmarkError, match=r"^Tiny2026Linear-small has weights that were trained elsewhere: .*seeds$"
+    ):
         grid()
-    assert "\n" not in str(e.value)
     assert grids.trained_rows("tiny") == []
     assert grids.load_all() == []
     assert not grids.exists("Tiny2026Linear", "small-seeds", "tiny")

@@ -1,4 +1,4 @@
-"""Carlini and Wagner's l2 attack (2017) without a radius: how far it has to go, image by image."""
+"""Measure `cw_distance`: the l2 distance at which Carlini and Wagner's attack (2017) breaks each image."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def measure(
     radii: Sequence[float],
     confidence: float = 0.0,
 ) -> dict[str, object]:
-    """The attack has no radius: it looks for the nearest image that is misclassified. What it returns is asked again.
+    """Search the nearest misclassified image, without a radius. The model's answer on each result is computed again.
 
-    It moves pixels through a tanh, which is flat at 0 and 1: pixels that are exactly black or white hardly move in some
-    hundred steps, so on images with many of them it is a weak attack, and its distances are no bound of anything.
+    The attack moves pixels through a tanh, which is flat at 0 and 1, so black or white pixels hardly move in some hundred
+    steps. On images with many of them it is a weak attack. Its distances bound nothing.
 
     Args:
         images: (n, c, h, w) in [0, 1]; labels: (n,).
@@ -39,20 +39,20 @@ def measure(
         radii: l2, in pixels of [0, 1], increasing.
 
     Returns:
-        `broken`: share of the rightly classified images that it broke at any distance; `mean l2` and `median l2` distance
-        of those; `accuracy within`: over `radii`, share of all images that are right when clean and not broken within the
-        radius, in float64; and each image's `l2`: 0 where it is wrong when clean, NaN where it was not broken.
+        `broken`: the share of the rightly classified images that were broken at any distance. `mean l2`, `median l2`: their
+        distance. `accuracy within`: over `radii`, the share of all images that are right when clean and not broken within the
+        radius, in float64. `l2`: each image's distance, 0 where it is wrong when clean, NaN where it was not broken.
 
     Raises:
         BenchmarkError: nothing was broken, so that no distance is known.
     """
     right = predict(model, images, labels, BATCH).correct
     everywhere = ThreatModel(norm="L2", eps=math.sqrt(images[0].numel()))
-    found = [
+    batches = [
         cw.attack(model, x, y, everywhere, seed=seed, steps=steps, step_size=step_size, c=c, confidence=confidence)
         for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True)
     ]
-    moved = torch.cat(found)
+    moved = torch.cat(batches)
     broken = right & ~predict(model, moved, labels, BATCH).correct
     if not broken.any():
         raise BenchmarkError("cw_distance: no image was broken, so no distance is known; give more steps or a larger c")

@@ -1,4 +1,4 @@
-"""Measure `jacobian`: how much each encoder block amplifies at the clean images (benchmark/layers/encoder_jacobian.py)."""
+"""Measure `jacobian`: the amplification of each encoder block at the clean images (benchmark/layers/encoder_jacobian.py)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from benchmark.runtime.errors import BenchmarkError, near_miss
 
 ENCODER = "encoder"
 FEWEST = 21  # levels of a curve of quantiles, so that a distribution can be drawn from it
-EVERY = 30.0  # seconds between two words of progress
+EVERY = 30.0  # seconds between two lines of progress
 
-Found = dict[str, float | list[float] | torch.Tensor]
+Results = dict[str, float | list[float] | torch.Tensor]
 
 
 def measure(
@@ -30,35 +30,35 @@ def measure(
     blocks: Blocks,
     quantities: Sequence[str] = QUANTITIES,
     levels: Sequence[float] = (),
-) -> Found:
-    """Diagnostics of each block's Jacobian at each image, never certificates.
+) -> Results:
+    """Return diagnostics of each block's Jacobian at each image. They are no certificates.
 
     Args:
-        quantities: of sigma_max, residual_gain, log_norm and norm_bound, and "encoder", which is not among the default ones:
-            the norm of the whole encoder's Jacobian beside its bounds by blocks, the paper's (15).
-        levels: of the quantiles, 21 or more, ascending from 0 to 1; 0, 0.05, ..., 1 unless given.
+        quantities: any of sigma_max, residual_gain, log_norm and norm_bound (the default), and "encoder": the norm of the
+            whole encoder's Jacobian beside its bounds by blocks, the paper's (15).
+        levels: of the quantiles, 21 or more, ascending from 0 to 1; by default 0, 0.05, ..., 1.
 
     Returns:
-        `<quantity>: <block>`, quantiles over images, curves over the levels; `<quantity>: mean` and `<quantity>: sd` over all
-        images and blocks; `<quantity>: not known`, how many values are not, where that could be; of the encoder medians
-        over images; and as tensors each image's values, `<quantity> of <block>`. What Lanczos gave is called
+        `<quantity>: <block>`: quantiles over images, as curves over the levels. `<quantity>: mean` and `<quantity>: sd` over
+        all images and blocks. `<quantity>: not known`: the number of unknown values, where there can be any. Medians over
+        images for the encoder. `<quantity> of <block>`: each image's values, as tensors. Values from Lanczos are called
         `<quantity> (lower bound)`.
 
     Raises:
-        BenchmarkError: unknown quantities, levels that do not fit, a quantity of which no value is known, blocks that do not
-            fit, or nothing but the encoder asked for where its norm is not given.
+        BenchmarkError: unknown quantities, levels or blocks that do not fit, a quantity of which no value is known, or the
+            encoder alone where its norm is not given.
     """
     places = _levels(levels)
     chosen = _chosen(quantities)
-    found = amplification(
+    amplified = amplification(
         model, blocks, images, quantities=chosen or ("sigma_max",), encoder=ENCODER in quantities, seed=seed,
-        progress=_speaking(),
+        progress=_reporter(),
     )  # fmt: skip
-    measured: Found = {"x": places}
+    measured: Results = {"x": places}
     for quantity in chosen:
-        measured |= _of(quantity, found, places)
+        measured |= _of(quantity, amplified, places)
     if ENCODER in quantities:
-        measured |= _of_encoder(found, alone=not chosen)
+        measured |= _of_encoder(amplified, alone=not chosen)
     return measured if chosen else {key: value for key, value in measured.items() if key != "x"}
 
 
@@ -71,28 +71,28 @@ def _levels(given: Sequence[float]) -> list[float]:
 
 
 def _chosen(quantities: Sequence[str]) -> list[str]:
-    known = (*QUANTITIES, ENCODER)
+    names = (*QUANTITIES, ENCODER)
     if isinstance(quantities, str) or not quantities:
-        raise BenchmarkError(f"measure jacobian: quantities should be a list of {', '.join(known)}")
-    for one in quantities:
-        if one not in known:
-            raise BenchmarkError(f"measure jacobian: unknown quantity {one!r}{near_miss(one, known)}")
-    return [one for one in QUANTITIES if one in quantities]
+        raise BenchmarkError(f"measure jacobian: quantities should be a list of {', '.join(names)}")
+    for name in quantities:
+        if name not in names:
+            raise BenchmarkError(f"measure jacobian: unknown quantity {name!r}{near_miss(name, names)}")
+    return [name for name in QUANTITIES if name in quantities]
 
 
-def _of(quantity: str, found: Amplification, places: list[float]) -> Found:
-    measured: Found = {}
-    every = torch.cat([block.values[quantity] for block in found.blocks])
+def _of(quantity: str, amplified: Amplification, places: list[float]) -> Results:
+    measured: Results = {}
+    every = torch.cat([block.values[quantity] for block in amplified.blocks])
     known = every[~every.isnan()]
     if not len(known):
         raise BenchmarkError(f"measure jacobian: {quantity} is not known for any block and image; leave it out")
     at = torch.tensor(places, dtype=torch.float64)
-    for block in found.blocks:
+    for block in amplified.blocks:
         called, values = _called(quantity, block.exact), block.values[quantity]
         measured[f"{called} of {block.name}"] = values
         if not values.isnan().all():
             measured[f"{called}: {block.name}"] = torch.nanquantile(values, at).tolist()
-    formed = all(block.exact for block in found.blocks)
+    formed = all(block.exact for block in amplified.blocks)
     called = _called(quantity, formed)
     measured[f"{called}: mean"] = float(known.mean())
     measured[f"{called}: sd"] = float(known.std()) if len(known) > 1 else 0.0
@@ -102,19 +102,19 @@ def _of(quantity: str, found: Amplification, places: list[float]) -> Found:
 
 
 def _called(quantity: str, exact: bool) -> str:
-    """What Lanczos gives is called what it is, so that it is never drawn or compared among exact values."""
+    """Return the quantity's name. Lower bounds from Lanczos say so, and are never drawn or compared among exact values."""
     return quantity if exact or quantity == "norm_bound" else f"{quantity} (lower bound)"
 
 
-def _of_encoder(found: Amplification, alone: bool) -> Found:
-    whole = found.encoder
+def _of_encoder(amplified: Amplification, alone: bool) -> Results:
+    whole = amplified.encoder
     if whole is None:
-        words = f"measure jacobian: the encoder's norm is not given: {found.why_not}"
+        words = f"measure jacobian: the encoder's norm is not given: {amplified.why_not}"
         if alone:
             raise BenchmarkError(words)
         print(words, flush=True)
         return {}
-    measured: Found = {}
+    measured: Results = {}
     for name, values in whole.items():
         measured[f"encoder's {name}"] = values
         median = float(values.nanmedian())
@@ -123,14 +123,14 @@ def _of_encoder(found: Amplification, alone: bool) -> Found:
     return measured
 
 
-def _speaking() -> Callable[[int, int], None]:
-    """A word of progress now and then."""
-    said = time.monotonic()
+def _reporter() -> Callable[[int, int], None]:
+    """Return a function that prints progress every EVERY seconds."""
+    last = time.monotonic()
 
-    def speak(done: int, total: int) -> None:
-        nonlocal said
-        if time.monotonic() - said > EVERY:
-            said = time.monotonic()
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > EVERY:
+            last = time.monotonic()
             print(f"jacobian: {done:,} of {total:,} Jacobians", flush=True)
 
-    return speak
+    return report

@@ -12,8 +12,9 @@ from benchmark.runtime.errors import BenchmarkError
 
 
 def measure(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, seed: int) -> dict[str, float]:
-    """Of the whole network and of what stands below its last layer; the images' shape alone counts. Raises
-    BenchmarkError: no plain sequence, or a layer without a known constant (named).
+    """Return proven constants of the whole network and of all layers below the last. Only the images' shape matters.
+
+    Raise a BenchmarkError for a model that is no plain sequence, or a layer without a known constant (named).
     """
     if type(model) is not nn.Sequential or len(model) < 2:
         raise BenchmarkError("measure lipschitz_constant: the model should be a plain nn.Sequential of known layers")

@@ -1,4 +1,4 @@
-"""Measure `unsound_formula`: what a published formula that is no bound would call certified. Nothing is."""
+"""Measure `unsound_formula`: what a published formula that is no bound calls certified. It certifies nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def measure(
     formula: str,
     radii: Sequence[float],
 ) -> dict[str, float | list[float] | torch.Tensor]:
-    """
+    """Return the formula's values. They are no certificates.
+
     Args:
         formula: a name of `FORMULAS` in benchmark/certificates/unsound_paper_formula.py.
         radii: l2, in pixels.
@@ -27,6 +28,6 @@ def measure(
     Returns:
         `reached`, the share of images whose value is at least each radius, over `x`; `value`, each image's.
     """
-    found = unsound_radius(formula, model, images, labels).value
-    reached = [float((found >= radius).double().mean()) for radius in radii]
-    return {"x": [float(radius) for radius in radii], "reached": reached, "value": found}
+    values = unsound_radius(formula, model, images, labels).value
+    reached = [float((values >= radius).double().mean()) for radius in radii]
+    return {"x": [float(radius) for radius in radii], "reached": reached, "value": values}
