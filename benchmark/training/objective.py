@@ -34,6 +34,7 @@ class Objective:
     """A loss to descend and a score on validation images to select the epoch by."""
 
     selected_by: str  # the score, in words
+    looks_at = 1  # how many of the first training images `attach` is given
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
         """Mean loss of one batch; `eps_factor` in [0, 1] scales the attack's or the objective's own radius in a warm-up.
@@ -47,7 +48,7 @@ class Objective:
         raise NotImplementedError
 
     def attach(self, model: nn.Module, images: torch.Tensor) -> nn.Module | None:
-        """Called once, with the model that will learn and an image or more, before anything is resumed.
+        """Called once, with the model that will learn and `looks_at` images, before anything is resumed.
 
         Returns:
             The objective's state, such as the vectors of a power iteration, in the buffers of a module, which the

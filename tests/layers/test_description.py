@@ -17,6 +17,7 @@ import benchmark.layers
 from benchmark.layers.attention import AttentionByHeads, LipschitzNormAttention, ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import ReleasedL2Attention
 from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention, WindowAttention
+from benchmark.layers.competitive_attention import Competition
 from benchmark.layers.derived import DerivedLinear, DerivedWeight, cache_weights
 from benchmark.layers.description import DEPTH, LAYERS, describe, rebuild
 from benchmark.layers.kinds import BY_NAME, BY_TYPE
@@ -90,6 +91,7 @@ def test_every_layer_of_the_house_can_be_described() -> None:
         found |= {one for one in classes if one.__module__.startswith("benchmark.layers")}
     without = {
         AttentionByHeads,
+        Competition,
         DerivedLinear,
         DerivedWeight,
         _Slices,
