@@ -48,21 +48,26 @@ GAIN = 10.0  # log budgets are learned this many times as fast as other paramete
 SHARE = 0.4  # of window * the scores' spread: a budget with which about half of a window is in the support
 ROOT, HALF = 2.0**0.5, 0.5**0.5
 SIZES = {"width": whole(1), "heads": whole(1), "side": whole(1, 64), "window": whole(2)}
-Watcher = Callable[[torch.Tensor, float], torch.Tensor]
+Watcher = Callable[[torch.Tensor, float], torch.Tensor | None]
 _watchers: list[Watcher] = []  # those that see and replace patterns; the last one counts
 
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Within the block these layers mix by `watcher(pattern, uniform)` in place of their pattern (n, ..., places).
+    """Within the block these layers show their patterns (n, ...) to `watcher(pattern, uniform)`, and mix by what it returns.
 
-    `uniform` is the weight of every place in the pattern that treats all places alike; a pattern of zeros moves nothing.
+    With None they mix by their own. `uniform` is the weight of every place in the pattern that treats all places alike; a
+    pattern of zeros moves nothing.
     """
     _watchers.append(watcher)
     try:
         yield
     finally:
         _watchers.remove(watcher)
+
+
+def _replacement(pattern: Callable[[], torch.Tensor], uniform: float) -> torch.Tensor | None:
+    return _watchers[-1](pattern(), uniform) if _watchers else None
 
 
 def rings(side: int) -> list[list[tuple[int, int]]]:
@@ -111,8 +116,8 @@ class Competition(nn.Module):
         queries, keys, rest = self._parts(x)
         scores = (queries + self._looked_up(keys)) * HALF
         excess = self.excess(scores)
-        if _watchers:
-            excess = self.by_pattern(scores, _watchers[-1](self.pattern(scores, excess), self.uniform))
+        if (given := _replacement(lambda: self.pattern(scores, excess), self.uniform)) is not None:
+            excess = self.by_pattern(scores, given)
         moved = excess * ROOT
         moved_keys = torch.stack(
             [part.roll(place, (1, 2)) for part, place in zip(moved.unbind(4), self.places, strict=True)], dim=4
@@ -239,8 +244,7 @@ class MaxMinTokens(nn.Module):
         own, other, rest = grid.split([pairs, pairs, x.shape[2] - 2 * pairs], dim=3)
         other = self._moved(other, -1)
         larger, smaller = torch.maximum(own, other), torch.minimum(own, other)
-        if _watchers:
-            swapped = _watchers[-1]((other > own).to(x.dtype), self.uniform)
+        if (swapped := _replacement(lambda: (other > own).to(x.dtype), self.uniform)) is not None:
             larger, smaller = own + swapped * (other - own), other + swapped * (own - other)
         return torch.cat([larger, self._moved(smaller, 1), rest], dim=3).flatten(1, 2)
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from benchmark.evaluation import evidence as counting
 from benchmark.evaluation.evidence import (
     ATTENTION_COLUMNS,
+    PATTERN_COLUMNS,
     attack_ids,
     check_sandwich,
     check_smoothed,
@@ -23,6 +24,7 @@ from benchmark.evaluation.evidence import (
     without_attention,
 )
 from benchmark.evaluation.replay.findings import Findings
+from benchmark.records.beside import WithoutAttention
 from benchmark.records.per_image import PerImage, contradictions, shares
 from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
@@ -84,7 +86,14 @@ def numbers(record: Record) -> dict[str, Proportion]:
             every |= {f"corrupted {name} {s}": p for s, p in zip(copies.rules.severities, values, strict=True)}
     if record.attention:
         every |= {"uniform attention": record.attention.uniform.clean, "no attention": record.attention.none.clean}
+        every |= {f"{what} pattern": part.clean for what, part in _patterns(record).items()}
     return every
+
+
+def _patterns(record: Record) -> dict[str, WithoutAttention]:
+    """What a Record has of other patterns: "mean", "other"."""
+    parts = {what: getattr(record.attention, what, None) for what in PATTERN_COLUMNS}
+    return {what: part for what, part in parts.items() if part}
 
 
 def whole(evidence: pa.Table, record: Record, findings: Findings) -> bool:
@@ -109,6 +118,7 @@ def _needed(record: Record) -> list[str]:
     names += [f"smoothed_{what}" for what in OF_SMOOTHING] if record.smoothed else []
     cells = record.corrupted.rules.cells if record.corrupted else ()
     names += [*ATTENTION_COLUMNS.values()] if record.attention else []
+    names += [PATTERN_COLUMNS[what] for what in _patterns(record)]
     return names + [f"corrupted {name} {severity}" for name, severity in cells]
 
 
@@ -132,7 +142,13 @@ def recount(record: Record, images: PerImage | None, evidence: pa.Table, track: 
         if one is None or other is None or not _same(one, other):
             findings.contradict(name, _words(one), _words(other))
     ours, theirs = (
-        one.attention and (one.attention.uniform.changed, one.attention.none.changed) for one in (record, again)
+        one.attention
+        and (
+            one.attention.uniform.changed,
+            one.attention.none.changed,
+            *(part.changed for part in _patterns(one).values()),
+        )
+        for one in (record, again)
     )
     if ours != theirs:
         findings.contradict("predictions that change when attention is replaced", ours, theirs)
