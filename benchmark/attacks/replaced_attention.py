@@ -76,7 +76,7 @@ def patterns(model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
     """Return the patterns (n, ...) that layers make known in one pass, in order; none for a model in another process."""
     seen: list[torch.Tensor] = []
     if not isinstance(model, Remote):
-        with watching(lambda pattern, _: seen.append(pattern)):  # type: ignore[func-returns-value]
+        with watching(lambda pattern, _: seen.append(pattern)):
             model(images)
     return seen
 

@@ -290,7 +290,7 @@ def without_attention(evidence: pa.Table) -> AttentionResult:
         changed = int((predicted != column(evidence, "clean_prediction")).sum())
         return WithoutAttention(clean=proportion(predicted == column(evidence, "label")), changed=changed)
 
-    columns = {**ATTENTION_COLUMNS, **PATTERN_COLUMNS}
+    columns: dict[str, str] = {**ATTENTION_COLUMNS, **PATTERN_COLUMNS}
     return AttentionResult(**{what: counted(name) for what, name in columns.items() if name in evidence.column_names})
 
 
