@@ -40,13 +40,19 @@ def build(data):
 """
 
 
-def run_with(method: str, root: Path) -> Path:
+def run_with(method: str, root: Path, *, certified: bool = False) -> Path:
     """The tiny project with another model in the place of the linear one, run to its Record."""
     project = tiny_linear_row.new(root / "project")
-    (project.root / "submissions/Tiny2026Linear/method.py").write_text(method)
+    folder = project.root / "submissions/Tiny2026Linear"
+    (folder / "method.py").write_text(method)
+    if certified:  # so that the network is rebuilt from its layers, whose patterns are then seen
+        declared = folder / "submission.yaml"
+        declared.write_text(declared.read_text() + "        certificate: {name: lipschitz}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project.root)
         tiny_linear_row.run()
+        if certified:
+            run_stage("certify", *NAMES)
         run_stage("collect", *NAMES)
     return project.root
 
@@ -105,7 +111,7 @@ def test_a_record_that_leaves_it_out_is_named(row) -> None:
 def test_patterns_that_layers_make_known_are_replaced_by_their_mean_and_by_another_images(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.chdir(run_with(COMPETITION, tmp_path))
+    monkeypatch.chdir(run_with(COMPETITION, tmp_path, certified=True))
     evidence, made = pq.read_table(EVIDENCE), record()
     assert made.attention is not None
     for part, name in zip((made.attention.mean, made.attention.other), PATTERN_COLUMNS.values(), strict=True):
