@@ -290,8 +290,8 @@ def without_attention(evidence: pa.Table) -> AttentionResult:
         changed = int((predicted != column(evidence, "clean_prediction")).sum())
         return WithoutAttention(clean=proportion(predicted == column(evidence, "label")), changed=changed)
 
-    columns: dict[str, str] = {**ATTENTION_COLUMNS, **PATTERN_COLUMNS}
-    return AttentionResult(**{what: counted(name) for what, name in columns.items() if name in evidence.column_names})
+    columns = [*ATTENTION_COLUMNS.items(), *PATTERN_COLUMNS.items()]
+    return AttentionResult(**{what: counted(name) for what, name in columns if name in evidence.column_names})
 
 
 def per_image(evidence: pa.Table, record: Record) -> PerImage:
