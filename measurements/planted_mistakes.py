@@ -77,6 +77,15 @@ network, difference of a rival turned round: difference=weight[labels] => differ
 [bounds] tests/certificates/bounds/test_attention_grid.py
 grid attention, move of the weights left out: (moved + norms.value * radius => (norms.value * radius
 grid attention, variance too small: (P @ squares)[..., 0] - (P @ y) => (P @ squares)[..., 0] - 2 * (P @ y)
+[bounds] tests/certificates/bounds/test_competitive_attention.py
+competition, step of 2.1 for 2: moved = excess * ROOT => moved = 1.05 * excess * ROOT
+competition, rounding of scores and level left out: covered(inside + UNIT32 * (output => covered(UNIT32 * (output
+competition, no error of the level: off = (math.sqrt(places) * gamma(places + 8) + UNIT32) => off = UNIT32
+competition, budget left out of the rounding: math.sqrt(x.shape[1]) * budgets => 0.0 * budgets
+[bounds] tests/layers/test_competitive_attention.py
+competition, level off by one: torch.arange(1, ordered.shape[-1] + 1 => torch.arange(2, ordered.shape[-1] + 2
+competition, wrong neighbour for the keys: part.roll((-down, -right), (1, 2)) for => part.roll((down, -right), (1, 2)) for
+cone, own entry not balanced: torch.cat([-above.sum(-1 => torch.cat([above.sum(-1
 [certify] tests/certificates/test_lipschitz.py
 lipschitz, sqrt(2) left out: math.sqrt(2) * UP * move(radius) => UP * move(radius)
 lipschitz, no identity: 1 + float(self.most) * self.body.everywhere => float(self.most) * self.body.everywhere

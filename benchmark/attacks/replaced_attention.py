@@ -1,9 +1,10 @@
 """A network whose attention is replaced: every query averages all values, or gets 0. The accuracy that is left shows what
-attention contributes.
+attention contributes. Patterns replaced by their mean over images, or by another image's, show whether content matters.
 
 Attention is any softmax that torch computes over an axis of a tensor with three axes or more, including scaled dot-product
 attention. XCiT's attention over channels counts, a softmax over classes (two axes) does not. A softmax written by hand, as
 exp over a sum, is not found. Where a mask is -infinity, uniform weights are 0; a finite mask, as Swin's -100, is ignored.
+The layers of layers/competitive_attention.py report their patterns. Only these can be replaced by other patterns.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.attacks.prediction import checked, logits
+from benchmark.layers.competitive_attention import watching
 
 Weights = Literal["uniform", "none"]  # equal for all that a query may attend to; or 0
 SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
@@ -59,9 +61,57 @@ def predictions_with(weights: Weights, model: nn.Module, images: torch.Tensor, b
     A class is -1 where the two largest logits tie or logits are not finite.
     """
     changed = ReplacedAttention(model, weights)
-    output = logits(changed, images, batch_size)
-    first, second = output.topk(2, dim=1).values.T
-    return torch.where(first > second, output.argmax(1), -1) if changed.replaced else None
+    predicted = _classes(logits(changed, images, batch_size))
+    return predicted if changed.replaced else None
+
+
+def _classes(logits: torch.Tensor) -> torch.Tensor:
+    first, second = logits.topk(2, dim=1).values.T
+    return torch.where(first > second, logits.argmax(1), -1)
+
+
+@torch.no_grad()
+def patterns(model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
+    """Return the patterns (n, ...) that layers make known in one pass, in order; none for a model in another process."""
+    seen: list[torch.Tensor] = []
+    if not isinstance(model, Remote):
+        with watching(lambda pattern, _: seen.append(pattern)):
+            model(images)
+    return seen
+
+
+def mean_patterns(model: nn.Module, images: torch.Tensor, batch_size: int) -> list[torch.Tensor]:
+    """Return the mean over images (n, c, h, w) of each pattern that a layer makes known: (1, ...) float64, in order."""
+    batches = [patterns(model, part) for part in images.split(batch_size)]
+    return [
+        sum(part.double().sum(0, keepdim=True) for part in layer) / len(images) for layer in zip(*batches, strict=True)
+    ]
+
+
+class OtherPatterns(nn.Module):
+    """The model with patterns from elsewhere where layers make theirs known: images (n, c, h, w) to logits (n, classes).
+
+    Args:
+        means: the patterns that all images get, by layer; None gives each image those of the one before it in the batch, as
+            an unchanged pass has them, and the first one those of the last.
+    """
+
+    def __init__(self, model: nn.Module, means: list[torch.Tensor] | None) -> None:
+        super().__init__()
+        self.model, self.means = model, means
+
+    @torch.no_grad()
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        given = iter(self.means or [pattern.roll(1, 0) for pattern in patterns(self.model, images)])
+        with watching(lambda pattern, _: next(given).to(pattern.dtype).expand_as(pattern)):
+            return checked(self.model(images), len(images))
+
+
+def predictions_with_patterns(
+    means: list[torch.Tensor] | None, model: nn.Module, images: torch.Tensor, batch_size: int
+) -> torch.Tensor:
+    """Return the classes (n,) with `OtherPatterns`: -1 where the two first tie."""
+    return _classes(logits(OtherPatterns(model, means), images, batch_size))
 
 
 @contextmanager
@@ -70,7 +120,7 @@ def replaced_attention(weights: Weights) -> Iterator[_Replaced]:
     fast = torch.backends.mha.get_fastpath_enabled()  # it computes a layer in one call, without a visible softmax
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Replaced(weights) as mode:
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Replaced(weights) as mode, watching(mode.of_pattern):
             yield mode
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -80,6 +130,11 @@ class _Replaced(TorchDispatchMode):
     def __init__(self, weights: Weights) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.weights, self.replaced = weights, 0
+
+    def of_pattern(self, pattern: torch.Tensor, uniform: float) -> torch.Tensor:
+        """What takes the place of a pattern that a layer makes known."""
+        self.replaced += 1
+        return torch.full_like(pattern, uniform if self.weights == "uniform" else 0.0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

@@ -43,6 +43,7 @@ ATTENTION_COLUMNS: dict[Literal["uniform", "none"], str] = {
     "uniform": "uniform_attention_prediction",
     "none": "no_attention_prediction",
 }  # columns of classes; -1 where the first two tie or logits are not finite
+PATTERN_COLUMNS = {"mean": "mean_pattern_prediction", "other": "other_pattern_prediction"}  # of some networks, the same
 
 
 def proportion(hits: np.ndarray) -> Proportion:
@@ -289,7 +290,8 @@ def without_attention(evidence: pa.Table) -> AttentionResult:
         changed = int((predicted != column(evidence, "clean_prediction")).sum())
         return WithoutAttention(clean=proportion(predicted == column(evidence, "label")), changed=changed)
 
-    return AttentionResult(**{weights: counted(name) for weights, name in ATTENTION_COLUMNS.items()})
+    columns = [*ATTENTION_COLUMNS.items(), *PATTERN_COLUMNS.items()]
+    return AttentionResult(**{what: counted(name) for what, name in columns if name in evidence.column_names})
 
 
 def per_image(evidence: pa.Table, record: Record) -> PerImage:

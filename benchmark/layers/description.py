@@ -25,6 +25,7 @@ from benchmark.layers import (  # noqa: F401  they declare their layers
     attention_l2,
     attention_window,
     clipped_relu,
+    competitive_attention,
     isometries,
     lipschitz,
     normalise,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from benchmark.records.certificate import CertifiedResult
 from benchmark.records.proportion import Proportion
 from benchmark.specs.base import Frozen
@@ -16,10 +18,16 @@ class WithoutAttention(Frozen):
 
 
 class AttentionResult(Frozen):
-    """The network with uniform averaging in the place of its attention, and with nothing there. Neither ranks."""
+    """The network with uniform averaging in the place of its attention, and with nothing there. Neither ranks.
+
+    Where layers make their patterns known (layers/competitive_attention.py): with the mean pattern over training images, and
+    with another image's.
+    """
 
     uniform: WithoutAttention
     none: WithoutAttention
+    mean: WithoutAttention | None = Field(default=None, exclude_if=lambda mean: mean is None)
+    other: WithoutAttention | None = Field(default=None, exclude_if=lambda other: other is None)
 
 
 class SmoothedResult(Frozen):

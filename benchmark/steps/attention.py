@@ -1,4 +1,7 @@
-"""Step `attention`: one row's clean accuracy with uniform averaging in place of attention, and with nothing."""
+"""Step `attention`: one row's clean accuracy with uniform averaging in place of attention, and with nothing.
+
+Where layers report their patterns, also with the mean pattern over training images and with another image's.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from typing import Any
 
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
+
+TRAINING_IMAGES = 1000  # the first ones, of which patterns' means are
 
 
 class Attention(EvaluationStep):
@@ -21,8 +26,15 @@ class Attention(EvaluationStep):
         import pyarrow as pa
         import torch
 
-        from benchmark.attacks.replaced_attention import predictions_with
-        from benchmark.evaluation.evidence import ATTENTION_COLUMNS, without_attention
+        from benchmark.attacks.replaced_attention import (
+            mean_patterns,
+            patterns,
+            predictions_with,
+            predictions_with_patterns,
+        )
+        from benchmark.data.images import load_split
+        from benchmark.data.tensors import tensors
+        from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, without_attention
 
         columns = {}
         for weights, name in ATTENTION_COLUMNS.items():
@@ -31,6 +43,11 @@ class Attention(EvaluationStep):
             if predicted is None:
                 return Outcome(summary="no attention found in it")
             columns[name] = predicted
+        if patterns(subject.model, subject.images[:1]):
+            training = tensors(load_split(work.row.data, "train"))[0][:TRAINING_IMAGES].to(subject.device)
+            means = mean_patterns(subject.model, training, subject.batch_size)
+            for given, name in zip((means, None), PATTERN_COLUMNS.values(), strict=True):
+                columns[name] = predictions_with_patterns(given, subject.model, subject.images, subject.batch_size)
         seen = {**columns, "label": subject.labels, "clean_prediction": subject.clean.prediction}
         result = without_attention(pa.table({name: values.cpu().numpy() for name, values in seen.items()}))
         return Outcome(

@@ -90,7 +90,7 @@ def fit(
             objective,
             spec,
             fabric,
-            train_split[0][:1],
+            train_split[0][: objective.looks_at],
             augment=augment_of(spec.augmentation, row.track.data),
             closing=augment_of(spec.closing.augmentation, row.track.data) if spec.closing else None,
             penalties=training_penalties(spec, row.submission.name, model),

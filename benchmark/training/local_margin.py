@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.layers.attention_grid import GridAttention, grid_sensitivity
+from benchmark.layers.competitive_attention import CompetitiveAttention, ConeAttention, MaxMinTokens, fit_budgets
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBlock
 from benchmark.layers.normalise import Normalise
@@ -27,13 +28,15 @@ from benchmark.training.objective import Objective, TrainingAttack, share, whole
 from benchmark.training.parameters import Positive
 
 LIPSCHITZ = (
-    Absolute, LayerProject, MergeTokens, Normalise, OrthogonalLinear, Patchify, Positions, ShiftTokens, SLLBlock, TakeToken,
-    nn.Flatten, nn.Identity,
+    Absolute, CompetitiveAttention, ConeAttention, LayerProject, MaxMinTokens, MergeTokens, Normalise, OrthogonalLinear,
+    Patchify, Positions, ShiftTokens, SLLBlock, TakeToken, nn.Flatten, nn.Identity,
 )  # 1-Lipschitz, Normalise with std 1  # fmt: skip
 TOGETHER = 250  # images scored at a time
 
 
 class LocalMargin(Objective):
+    looks_at = 256  # images, by which budgets of `CompetitiveAttention` start (fit_budgets)
+
     def __init__(self, attack: TrainingAttack | None, *, radius: Positive, margin: float, temperature: float) -> None:
         self.radius, self.margin, self.temperature = radius, margin, temperature
         self.selected_by = f"validation accuracy certified at L2 {radius:g} by a local Lipschitz bound, in float32"
@@ -46,6 +49,7 @@ class LocalMargin(Objective):
             if type(layer) not in (*LIPSCHITZ, GridAttention) or scaled:
                 raise BenchmarkError(f"local_margin knows no Lipschitz constant of the layer {type(layer).__name__}")
         self.attention = [layer for layer in model if isinstance(layer, GridAttention)]
+        fit_budgets(model, images)
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, eps_factor: float) -> Tensor:
         whole_labels(labels, "local_margin")

@@ -34,6 +34,7 @@ class Objective:
     """A loss to descend, and a score on validation images that selects the epoch."""
 
     selected_by: str  # the score, in words
+    looks_at = 1  # how many of the first training images `attach` is given
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
         """Return the mean loss of a batch; `eps_factor` in [0, 1] scales the radius in a warm-up.
@@ -47,7 +48,7 @@ class Objective:
         raise NotImplementedError
 
     def attach(self, model: nn.Module, images: torch.Tensor) -> nn.Module | None:
-        """Prepare for the model that will learn; called once, with at least one image, before a run is resumed.
+        """Prepare for the model that will learn; called once, with `looks_at` images, before a run is resumed.
 
         Returns:
             The objective's state, such as the vectors of a power iteration, in the buffers of a module, which the

@@ -18,21 +18,22 @@ from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
 from benchmark.specs.data import DataSpec
 
-from . import grid
+from . import content, grid
 
 
 def build(data: DataSpec, *, network: str = "lofast", **options: Any) -> nn.Sequential:
     """Images (n, c, h, w) in [0, 1] to logits (n, classes), as a sequence that `certificates/local.py` can read.
 
     Args:
-        network: "lofast", the paper's; or "grid", grid.py's.
-        options: those of `lofast`, or of `grid.build`.
+        network: "lofast", the paper's; "grid", grid.py's; or "content", content.py's.
+        options: those of `lofast`, `grid.build` or `content.build`.
 
     Raises:
         ValueError: as these do, or another network.
     """
-    _one_of(network, "network", "lofast", "grid")
-    return grid.build(data, **options) if network == "grid" else lofast(data, **options)
+    builders = {"lofast": lofast, "grid": grid.build, "content": content.build}
+    _one_of(network, "network", *builders)
+    return builders[network](data, **options)
 
 
 def lofast(

@@ -61,5 +61,5 @@ def test_what_does_not_fit_is_refused(shape, change) -> None:
 
 
 def test_another_network_is_refused() -> None:
-    with pytest.raises(ValueError, match="lofast, grid"):
+    with pytest.raises(ValueError, match="lofast, grid, content"):
         build(data(), network="swin")

@@ -9,10 +9,19 @@ import torch
 from tiny_models import Through
 from torch import nn
 
-from benchmark.attacks.replaced_attention import ReplacedAttention, predictions_with, replaced_attention
+from benchmark.attacks.replaced_attention import (
+    OtherPatterns,
+    ReplacedAttention,
+    mean_patterns,
+    patterns,
+    predictions_with,
+    predictions_with_patterns,
+    replaced_attention,
+)
 from benchmark.layers.attention import LipschitzNormAttention, ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_window import DotProductWindowAttention
+from benchmark.layers.competitive_attention import CompetitiveAttention, ConeAttention, MaxMinTokens
 from benchmark.layers.scaled_cosine import ScaledCosineAttention
 
 with warnings.catch_warnings():
@@ -119,6 +128,49 @@ def test_what_a_mask_leaves_is_averaged() -> None:
     assert mode.replaced == 1
     for token in range(4):
         torch.testing.assert_close(out[:, :, token], v[:, :, : token + 1].mean(2))
+
+
+def competition() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [
+        CompetitiveAttention(20, 2, side=3, window=5),
+        ConeAttention(20, 2, side=3, window=5),
+        MaxMinTokens(3, 10),
+    ]
+    return nn.Sequential(nn.Flatten(1, 2), *layers, nn.Flatten(), nn.Linear(180, 4)).requires_grad_(False)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "none"])
+def test_patterns_that_layers_make_known_are_replaced(weights) -> None:
+    model, images = competition(), torch.randn(5, 1, 9, 20)
+    with replaced_attention(weights) as mode:
+        changed = model(images)
+    assert mode.replaced == 3
+    if weights == "none":
+        torch.testing.assert_close(changed, model[-1](images.flatten(1)))
+    assert not torch.allclose(changed, model(images), atol=1e-3)
+
+
+def test_other_patterns_are_the_means_or_those_of_the_image_before() -> None:
+    model, images = competition(), torch.randn(6, 1, 9, 20)
+    own = model(images).argmax(1)
+    alike = images[:1].expand(6, -1, -1, -1)
+    assert [tuple(part.shape) for part in patterns(model, images)] == [(6, 3, 3, 2, 5)] * 2 + [(6, 3, 3, 10)]
+    means = mean_patterns(model, images, 4)
+    torch.testing.assert_close(means[0], patterns(model, images)[0].double().mean(0, keepdim=True))
+    for given in (means, None):
+        changed = predictions_with_patterns(given, model, images, 6)
+        assert changed.shape == (6,)
+        assert not torch.equal(OtherPatterns(model, given)(images), model(images))
+    same = mean_patterns(model, alike, 4)
+    torch.testing.assert_close(OtherPatterns(model, same)(alike), model(alike))
+    torch.testing.assert_close(OtherPatterns(model, None)(alike), model(alike))
+    # the patterns of an unchanged pass, also in the layers after the first
+    pairs = torch.cat([images[1:2], images[:1]])
+    given = [part[[1, 0]] for part in patterns(model, pairs)]
+    torch.testing.assert_close(OtherPatterns(model, None)(pairs), OtherPatterns(model, given)(pairs))
+    assert torch.equal(model(images).argmax(1), own)
+    assert patterns(nn.Sequential(nn.Linear(4, 2)), torch.rand(1, 4)) == []
 
 
 @pytest.mark.parametrize(("weights", "divided"), [("uniform", False), ("none", True)])

@@ -18,6 +18,7 @@ from benchmark.certificates.local import certified_at, certify, float32_gap
 from benchmark.evaluation.audit_layers import Effort, audit_layers
 from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_window import L2WindowAttention
+from benchmark.layers.competitive_attention import CompetitiveAttention, ConeAttention, MaxMinTokens
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, almost_orthogonal
 from benchmark.layers.normalise import Normalise
@@ -50,6 +51,12 @@ def grid() -> list[nn.Module]:
     return [Normalise(0.5, 1.0), Patchify(2), OrthogonalLinear(4, 8), Positions(4, 8), *mixers, nn.Flatten(1), NormalisedHead(32, 3)]  # fmt: skip
 
 
+def competition() -> list[nn.Module]:
+    attention = [CompetitiveAttention(8, 1, side=2, window=3, budget=0.3), ConeAttention(8, 1, side=2, window=4)]
+    mixers = [attention[0], OrthogonalLinear(8, 8), attention[1], OrthogonalLinear(8, 8), MaxMinTokens(2, 3)]
+    return [Normalise(0.5, 1.0), Patchify(2), OrthogonalLinear(4, 8), *mixers, nn.Flatten(1), NormalisedHead(32, 3)]
+
+
 def convolutions() -> list[nn.Module]:
     first = [Resize(8), Normalise(0.5, 1.0), Patchify(2), OrthogonalLinear(4, 8), Positions(16, 8)]
     mixers = [Residual(BoundedTokenConvolution(8, (3, 5), norm=2.0)), SLLBlock(8, 12)]
@@ -64,6 +71,7 @@ NETWORKS = {
     "lipsformer": lipsformer,
     "windows": windows,
     "grid": grid,
+    "competition": competition,
     "convolutions": convolutions,
 }
 NO_GLOBAL_CONSTANT = ("dot products", "grid")
@@ -80,7 +88,7 @@ def made(name: str, seed: int) -> tuple[nn.Sequential, torch.Tensor, torch.Tenso
     return model, images, model(images).argmax(1)
 
 
-FAST = ("windows", "grid", "convolutions")
+FAST = ("windows", "grid", "competition", "convolutions")
 
 
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS if name not in FAST)])  # fmt: skip

@@ -17,6 +17,7 @@ import benchmark.layers
 from benchmark.layers.attention import AttentionByHeads, Heads, LipschitzNormAttention, ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import ReleasedL2Attention
 from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention, WindowAttention
+from benchmark.layers.competitive_attention import Competition
 from benchmark.layers.derived import DerivedLinear, DerivedWeight, cache_weights
 from benchmark.layers.description import DEPTH, LAYERS, describe, rebuild
 from benchmark.layers.kinds import BY_NAME, BY_TYPE
@@ -84,7 +85,16 @@ def test_every_layer_of_the_benchmark_can_be_described() -> None:
         values = vars(importlib.import_module(f"benchmark.layers.{module.name}")).values()
         classes |= {value for value in values if isinstance(value, type) and issubclass(value, nn.Module)}
     layers = {layer for layer in classes if layer.__module__.startswith("benchmark.layers")}
-    bases = {Heads, AttentionByHeads, DerivedLinear, DerivedWeight, _Slices, WindowAttention, DotProductWindowAttention}
+    bases = {
+        Heads,
+        AttentionByHeads,
+        Competition,
+        DerivedLinear,
+        DerivedWeight,
+        _Slices,
+        WindowAttention,
+        DotProductWindowAttention,
+    }
     assert layers - bases == {layer for layer in BY_TYPE if layer.__module__.startswith("benchmark")}
     assert {type(layer) for layer, _ in EVERY} == {*BY_TYPE}
     assert len(BY_NAME) == len(BY_TYPE)

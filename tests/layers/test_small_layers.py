@@ -18,6 +18,7 @@ from benchmark.layers.attention import LipschitzNormAttention, SelfAttention
 from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.layers.competitive_attention import CompetitiveAttention, ConeAttention, MaxMinTokens
 from benchmark.layers.convolution_matrices import convolution_matrix
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import SmoothSLLBlock
@@ -131,6 +132,23 @@ MADE = [  # a layer, its arguments, and the message
     *((GridAttention, (8, heads), {"inner": 2, "side": 3}, "heads") for heads in (3, 0, 26)),
     *((GridAttention, (8, 2), {"inner": inner, "side": side}, "heads") for inner, side in ((0, 3), (5, 3), (2, 0))),
     *(
+        (CompetitiveAttention, (20, heads), {"side": 3, "window": 5}, f"{heads} heads do not divide")
+        for heads in (0, 3)
+    ),
+    (
+        ConeAttention,
+        (20, 2),
+        {"side": 3, "window": 4},
+        "a window of 4 does not tile 3x3 tokens: the next that does has 5",
+    ),
+    *((ConeAttention, (20, 1), {"side": 2, "window": window}, "2 or more of 2x2 tokens") for window in (1, 5)),
+    (CompetitiveAttention, (20, 4), {"side": 3, "window": 5}, "5 channels a head are fewer"),
+    *(
+        (CompetitiveAttention, (20, 2), {"side": 3, "window": 5, "budget": budget}, "positive and finite")
+        for budget in (0.0, -1.0, math.inf, math.nan)
+    ),
+    *((MaxMinTokens, arguments, {}, "should be 2 or more") for arguments in ((1, 1), (2, 0))),
+    *(
         (L2WindowAttention, (8, 2), {"side": side, "window": window}, "do not tile")
         for side, window in ((5, 2), (4, 0), (0, 2))
     ),
@@ -164,6 +182,9 @@ MADE = [  # a layer, its arguments, and the message
 CALLED = [  # a layer, the shape of its input, and the message
     (GridAttention(8, 2, inner=2, side=3), (1, 8, 8), "3x3 tokens"),
     (L2WindowAttention(8, 2, side=4, window=2), (1, 17, 8), "4x4 tokens"),
+    (ConeAttention(10, 1, side=3, window=5), (1, 8, 10), "3x3 tokens"),
+    (ConeAttention(10, 1, side=3, window=5), (1, 9, 11), "11 channels are given"),
+    (MaxMinTokens(2, 3), (1, 4, 5), "too few for 3 pairs"),
     *((ClippedReLU((3,)), shape, "do not fit") for shape in ((5, 4), (5, 1), (5, 3, 1), (3,))),
     (ShiftTokens(2, 1), (1, 5, 4), "are"),
     (ShiftTokens(2, 2), (1, 4, 7), "are"),

@@ -13,7 +13,7 @@ from stages import run_stage
 from tiny_linear_row import NAMES, record
 from tiny_verified import BY_IMAGE, EVIDENCE, RECORD, change_column, change_json, found, sign
 
-from benchmark.evaluation.evidence import ATTENTION_COLUMNS
+from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS
 
 pytestmark = pytest.mark.slow
 
@@ -26,16 +26,40 @@ def build(data):
 """
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny project with a transformer in the place of the linear model, run to its Record."""
-    project = tiny_linear_row.new(tmp_path_factory.mktemp("attention") / "project")
-    (project.root / "submissions/Tiny2026Linear/method.py").write_text(VIT)
+COMPETITION = """\
+from torch import nn
+
+from benchmark.layers.competitive_attention import CompetitiveAttention
+from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
+from benchmark.layers.tokens import Patchify
+
+
+def build(data):
+    mixer = CompetitiveAttention(16, 2, side=2, window=4, budget=0.5)
+    return nn.Sequential(Patchify(4), OrthogonalLinear(16, 16), mixer, nn.Flatten(), NormalisedHead(64, data.classes))
+"""
+
+
+def run_with(method: str, root: Path, *, certified: bool = False) -> Path:
+    """The tiny project with another model in the place of the linear one, run to its Record."""
+    project = tiny_linear_row.new(root / "project")
+    folder = project.root / "submissions/Tiny2026Linear"
+    (folder / "method.py").write_text(method)
+    if certified:  # so that the network is rebuilt from its layers, whose patterns are then seen
+        declared = folder / "submission.yaml"
+        declared.write_text(declared.read_text() + "        certificate: {name: lipschitz}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project.root)
         tiny_linear_row.run()
+        if certified:
+            run_stage("certify", *NAMES)
         run_stage("collect", *NAMES)
     return project.root
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_with(VIT, tmp_path_factory.mktemp("attention"))
 
 
 @pytest.fixture
@@ -51,6 +75,8 @@ def row(built: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_both_columns_are_counted_into_the_record(row) -> None:
     evidence, made = pq.read_table(EVIDENCE), record()
     assert made.attention is not None
+    assert not {*PATTERN_COLUMNS.values()} & {*evidence.column_names}
+    assert {*json.loads(RECORD.read_text())["attention"]} == {"uniform", "none"}, "as ever where no pattern is known"
     for part, name in zip((made.attention.uniform, made.attention.none), ATTENTION_COLUMNS.values(), strict=True):
         predicted, label = evidence[name].to_pylist(), evidence["label"].to_pylist()
         assert part.clean.count == sum(one == other for one, other in zip(predicted, label, strict=True))
@@ -80,6 +106,27 @@ def test_a_count_that_the_evidence_does_not_have_is_named(row) -> None:
 def test_a_record_that_leaves_it_out_is_named(row) -> None:
     change_json(RECORD, lambda content: content.pop("attention"))
     assert any(line.startswith("uniform attention: none -> ") for line in found()["lines"])
+
+
+def test_patterns_that_layers_make_known_are_replaced_by_their_mean_and_by_another_images(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(run_with(COMPETITION, tmp_path, certified=True))
+    evidence, made = pq.read_table(EVIDENCE), record()
+    assert made.attention is not None
+    for part, name in zip((made.attention.mean, made.attention.other), PATTERN_COLUMNS.values(), strict=True):
+        assert part is not None
+        predicted, label = evidence[name].to_pylist(), evidence["label"].to_pylist()
+        assert part.clean.count == sum(one == other for one, other in zip(predicted, label, strict=True))
+        clean = evidence["clean_prediction"].to_pylist()
+        assert part.changed == sum(one != other for one, other in zip(predicted, clean, strict=True))
+    assert not found()["lines"]
+
+    def change(content: dict) -> None:
+        content["attention"]["mean"]["changed"] += 1
+
+    change_json(RECORD, change)
+    assert any(line.startswith("predictions that change when attention is replaced") for line in found()["lines"])
 
 
 def test_a_network_without_attention_leaves_nothing(linear_row) -> None:

@@ -12,6 +12,7 @@ from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.layers.competitive_attention import CompetitiveAttention, ConeAttention, MaxMinTokens
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
@@ -104,6 +105,10 @@ CURVED = {
     "self-attention, one token": (SelfAttention(4, 4), (1, 4)),
     "bounded attention": (ResidualAttention(4, 2, qk_norm=2.0, vo_norm=0.5), (3, 4)),
     "grid attention": (GridAttention(4, 2, inner=1, side=2, content=0.5), (4, 4)),
+    "competition": (CompetitiveAttention(14, 2, side=2, window=3, budget=0.5), (4, 14)),
+    "competition of all": (CompetitiveAttention(8, 1, side=2, window=4), (4, 8)),
+    "cone": (ConeAttention(7, 1, side=2, window=3), (4, 7)),
+    "max and min of tokens": (MaxMinTokens(2, 3), (4, 7)),
     "scaled cosine": (ScaledCosineAttention(4, 2, eps=0.1), (3, 4)),
     "scaled cosine, one head": (ScaledCosineAttention(4, 1, eps=1.0), (5, 4)),
     "scaled cosine, one token": (ScaledCosineAttention(4, 4, eps=0.01), (1, 4)),

@@ -4,6 +4,7 @@ from . import (  # noqa: F401
     activations,
     attention,
     attention_grid,
+    competitive_attention,
     composite,
     l2_attention,
     layernorm,

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from benchmark.evaluation import evidence as counting
-from benchmark.evaluation.evidence import ATTENTION_COLUMNS, attack_ids, column, proportion
+from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, attack_ids, column, proportion
 from benchmark.evaluation.replay.findings import Findings
+from benchmark.records.beside import WithoutAttention
 from benchmark.records.per_image import PerImage, contradictions, shares
 from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
@@ -74,7 +75,14 @@ def numbers(record: Record) -> dict[str, Proportion]:
             every |= {f"corrupted {name} {s}": p for s, p in zip(copies.rules.severities, values, strict=True)}
     if record.attention:
         every |= {"uniform attention": record.attention.uniform.clean, "no attention": record.attention.none.clean}
+        every |= {f"{what} pattern": part.clean for what, part in _patterns(record).items()}
     return every
+
+
+def _patterns(record: Record) -> dict[str, WithoutAttention]:
+    """What a Record has of other patterns: "mean", "other"."""
+    parts = {what: getattr(record.attention, what, None) for what in PATTERN_COLUMNS}
+    return {what: part for what, part in parts.items() if part}
 
 
 def whole(evidence: pa.Table, record: Record, findings: Findings) -> bool:
@@ -99,6 +107,7 @@ def _needed(record: Record) -> list[str]:
     names += [f"smoothed_{what}" for what in OF_SMOOTHING] if record.smoothed else []
     cells = record.corrupted.rules.cells if record.corrupted else ()
     names += [*ATTENTION_COLUMNS.values()] if record.attention else []
+    names += [PATTERN_COLUMNS[what] for what in _patterns(record)]
     return names + [f"corrupted {name} {severity}" for name, severity in cells]
 
 
@@ -120,7 +129,9 @@ def recount(record: Record, images: PerImage | None, evidence: pa.Table, track: 
         if recorded is None or counted is None or not _same(recorded, counted):
             findings.contradict(name, _words(recorded), _words(counted))
     changed, counted_again = (
-        r.attention and (r.attention.uniform.changed, r.attention.none.changed) for r in (record, again)
+        r.attention
+        and (r.attention.uniform.changed, r.attention.none.changed, *(part.changed for part in _patterns(r).values()))
+        for r in (record, again)
     )
     if changed != counted_again:
         findings.contradict("predictions that change when attention is replaced", changed, counted_again)

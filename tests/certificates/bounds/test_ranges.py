@@ -18,6 +18,7 @@ from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.layers.competitive_attention import CompetitiveAttention, ConeAttention, MaxMinTokens
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import BoundedLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
@@ -41,6 +42,12 @@ def grid_attention(**filled: float) -> GridAttention:
     layer = GridAttention(4, 2, inner=1, side=2, content=0.5)
     for name, value in filled.items():
         getattr(layer, name).data.fill_(value)
+    return layer
+
+
+def competition(log_budget: float) -> CompetitiveAttention:
+    layer = CompetitiveAttention(6, 1, side=2, window=3)
+    layer.log_budget.data.fill_(log_budget)
     return layer
 
 
@@ -107,6 +114,10 @@ def steep_q() -> SLLBlock:
         (grid_attention(table=math.nan), "table"),
         (altered(grid_attention(), BoundedLinear(4, 4), "value"), "no OrthogonalLinear"),
         (altered(grid_attention(), 3, "side"), "3x3 tokens"),
+        *((competition(value), "budget") for value in (100.0, -100.0, math.nan)),
+        (ConeAttention(6, 1, side=2, window=3), "2x2 tokens of 6 channels"),
+        (altered(ConeAttention(6, 1, side=2, window=3), 3, "side"), "3x3 tokens"),
+        (altered(MaxMinTokens(2, 2), 3, "pairs"), "MaxMinTokens with pairs 3"),
         (ClippedReLU((1,)), r"thresholds .* do not fit"),
         *((altered(ScaledCosineAttention(4, 2, eps=0.1), nn.Linear(4, 4), name), "bias") for name in ("query", "key", "value", "output")),
         (altered(ScaledCosineAttention(4, 2, eps=0.1), 0.0, "eps"), "eps"),

@@ -1,0 +1,144 @@
+"""The bound of attention by competition: constant 1 in audits that catch planted steps, float32's rounding, and refusals."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from searched import few
+from torch import nn
+
+from benchmark.certificates import lipschitz, local
+from benchmark.certificates.bounds.layer_bound import exact_layer_bound
+from benchmark.evaluation.audit_layers import Effort, audit_layers
+from benchmark.layers.competitive_attention import CompetitiveAttention, ConeAttention, MaxMinTokens
+from benchmark.layers.description import describe, rebuild
+from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
+from benchmark.layers.tokens import Patchify
+from benchmark.runtime.errors import BenchmarkError
+
+LAYERS = {
+    "simplex": lambda: CompetitiveAttention(12, 1, side=3, window=5, budget=0.3),
+    "simplex of all": lambda: CompetitiveAttention(36, 2, side=3, window=9, budget=2.0),
+    "cone": lambda: ConeAttention(24, 2, side=3, window=5),
+    "cone of all": lambda: ConeAttention(18, 1, side=3, window=9),
+    "max and min": lambda: MaxMinTokens(3, 5),
+}
+
+
+def network(layer: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    width = getattr(layer, "width", 12)
+    parts = [Patchify(2), OrthogonalLinear(4, width), layer, OrthogonalLinear(width, 12), nn.Flatten(1)]
+    return nn.Sequential(*parts, NormalisedHead(108, 3)).eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_network_is_rebuilt_certified_and_audited(name) -> None:
+    model, images = network(LAYERS[name]()), torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    model[-1].bias -= model(images).mean(0)
+    labels = model(images).argmax(1)
+    tree, tensors = describe(model)
+    assert torch.equal(rebuild(json.loads(json.dumps(tree)), tensors)(images), model(images))
+    radii = local.certify(model, images, labels)
+    assert (radii > 0).all()
+    torch.testing.assert_close(radii, lipschitz.certify(model, images, labels), rtol=1e-3, atol=0)
+    found, allowed = local.float32_gap(model, images, labels)
+    assert 0 < found <= allowed < 1e-3
+    tally = audit_layers(model, images, list(range(6)), "row", effort=Effort(radii=(0.1, 1.0), starts=3))
+    assert tally.layers == 5
+    assert 0.99 < tally.worst <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("name", ["simplex", "cone"])
+def test_the_audit_catches_a_step_that_is_too_long(name, monkeypatch) -> None:
+    model, images = network(LAYERS[name]()), torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    kind = type(model[2])
+    excess = kind.excess
+    monkeypatch.setattr(kind, "excess", lambda self, scores: 1.05 * excess(self, scores))
+    with pytest.raises(BenchmarkError, match=r"layer 2 .* exceeds its"):
+        audit_layers(model, images, list(range(4)), "row", effort=Effort(radii=(0.1,), starts=2))
+
+
+def drawn(kind: str, width: int, seed: int) -> torch.Tensor:
+    """float32 inputs on which the level is hard to compute, or exactly tied."""
+    x = torch.randn(40, 9, width, generator=torch.Generator().manual_seed(seed))
+    return {
+        "plain": x,
+        "small": 1e-4 * x,
+        "shifted": x + 1000.0,
+        "alike": 1.0 + 1e-6 * x,
+        "tied": (2 * x).round() / 4,
+        "one far": torch.where(torch.arange(9)[:, None] == 4, 1e4 * x, x),
+    }[kind]
+
+
+KINDS = ("plain", "small", "shifted", "alike", "tied", "one far")
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("seed", few([0], range(1, 40)))
+def test_float32_strays_no_further_than_claimed(name, seed) -> None:
+    single = LAYERS[name]().requires_grad_(False)
+    if isinstance(single, CompetitiveAttention):
+        single.log_budget.copy_(0.2 * torch.randn(single.heads, generator=torch.Generator().manual_seed(seed)))
+    exact, closest = copy.deepcopy(single).double(), 0.0
+    for kind in KINDS:
+        x = drawn(kind, getattr(single, "width", 11), seed)
+        moved = x + 0.1 * drawn("plain", x.shape[2], seed + 1)
+        delta = (moved.double() - x.double()).flatten(1).norm(dim=1)
+        bound = exact_layer_bound(exact, x.double())
+        for at, budget in ((x, torch.zeros_like(delta)), (moved, delta)):
+            gap = (single(at).double() - exact(at.double())).flatten(1).norm(dim=1)
+            claimed = bound.rounding_in_range(budget)
+            assert (gap <= claimed).all(), kind
+            closest = max(closest, float((gap / claimed.clamp(min=1e-30)).max()))
+    assert closest > 0.003 or name == "max and min", "it is no sham"
+
+
+def test_the_claim_has_every_part_of_the_proof() -> None:
+    """For one window, by hand with u = 2^-24: what rounds in the scores, the level, the excess and the result."""
+    layer, u = LAYERS["simplex"]().double().requires_grad_(False), 2.0**-24
+    x = torch.randn(1, 9, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    length, total = float(x.norm()), 3 * 0.3
+    level, scores = 5**0.5 * 13 * u * (length + total), 3 * u * length
+    unit = u * (length + total)
+    expected = 2 * (level + unit + scores) + 4 * u * (length + total) + u * float(layer(x).norm())
+    claimed = float(exact_layer_bound(layer, x).rounding(torch.zeros(1).double()))
+    assert expected <= claimed <= expected * 1.001
+
+
+class Longer(OrthogonalLinear):
+    def derive(self) -> torch.Tensor:
+        return 1.05 * super().derive()
+
+
+def subclassed(model: nn.Sequential) -> None:
+    model[3] = Longer(*model[3].raw.shape[::-1]).eval().requires_grad_(False)
+
+
+def stretched_map(model: nn.Sequential) -> None:
+    weight = 1.05 * model[3].derive()
+    model[3].derive = lambda: weight
+
+
+def stretched_step(model: nn.Sequential) -> None:
+    excess = model[2].excess
+    model[2].excess = lambda scores: 1.05 * excess(scores)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (subclassed, "the layer Longer at 3 is none that a description knows"),
+        (stretched_map, "the model's logits differ"),
+        (stretched_step, "the model's logits differ"),
+    ],
+)
+def test_a_network_whose_map_is_not_orthonormal_or_whose_step_is_longer_is_refused(change, reason) -> None:
+    model, images = network(LAYERS["simplex"]()), torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    change(model)
+    with pytest.raises(BenchmarkError, match=reason):
+        local.float32_gap(model, images, model(images).argmax(1))
