@@ -7,10 +7,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jacobian_ascent import jacobian_norm
-from searched import examples, few
+from searched import few
 
 from benchmark.certificates.bounds.attention_ascent import sphere_ascent
 from benchmark.certificates.bounds.attention_grid import GridAttentionBound
@@ -30,17 +28,21 @@ def layer_of(seed: int, *, content: float = 1.0, offsets: float = 1.0, heads: in
     return layer
 
 
-def ascent(layer: GridAttention, x: torch.Tensor, radius: float, starts: int = 3, steps: int = 25) -> torch.Tensor:
+def ascent(layer: GridAttention, x: torch.Tensor, radius: float) -> torch.Tensor:
     """The largest move found: (n,)."""
     clean = layer(x)
-    return sphere_ascent(lambda z: (layer(z) - clean).flatten(1).norm(dim=1), x, radius, steps=steps, starts=starts)
+    return sphere_ascent(lambda z: (layer(z) - clean).flatten(1).norm(dim=1), x, radius, steps=12, starts=2)
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(
-    st.integers(0, 999), st.floats(1e-3, 30), st.floats(0, 20), st.sampled_from([0.1, 1.0, 5.0]), st.floats(1e-4, 3),
-    st.sampled_from(["spread", "alike", "one far", "sparse"]),
-)  # fmt: skip
+EXTREMES = [(1, 1.0, 1.0, 1.0, 0.1), (2, 30.0, 0.0, 5.0, 3.0), (3, 1e-3, 20.0, 0.1, 1e-4)]
+MANY = [
+    (seed, 10 ** (seed % 5 - 3), seed % 3 * 10, (0.1, 1.0, 5.0)[seed % 3], 10 ** (seed % 4 - 3))
+    for seed in range(4, 64)
+]
+
+
+@pytest.mark.parametrize(("seed", "content", "offsets", "size", "radius"), few(EXTREMES, MANY))
+@pytest.mark.parametrize("kind", ["spread", "alike", "one far", "sparse"])
 def test_ascent_does_not_exceed_the_bound(seed, content, offsets, size, radius, kind) -> None:
     layer = layer_of(seed, content=content, offsets=offsets)
     x = size * torch.randn(4, 4, 8, dtype=torch.float64)
@@ -51,10 +53,10 @@ def test_ascent_does_not_exceed_the_bound(seed, content, offsets, size, radius, 
     elif kind == "sparse":
         x = x * (torch.rand(x.shape) < 0.3)
     bound = exact_layer_bound(layer, x).bound(torch.full((4,), radius, dtype=torch.float64))
-    assert (ascent(layer, x, radius, starts=2, steps=12) <= bound).all()
+    assert (ascent(layer, x, radius) <= bound).all()
 
 
-@pytest.mark.parametrize("seed", few([0, 3], range(4, 8)))
+@pytest.mark.parametrize("seed", few([3], range(4, 8)))
 def test_the_gain_is_at_least_the_dense_jacobians_and_jvp_is_its_product(seed) -> None:
     layer = layer_of(seed, content=0.3)
     x = torch.randn(2, 4, 8, dtype=torch.float64)
@@ -66,11 +68,10 @@ def test_the_gain_is_at_least_the_dense_jacobians_and_jvp_is_its_product(seed) -
     move = torch.randn(3, 2, 4, 8, dtype=torch.float64)
     for index, image in enumerate(x):
         jacobian = torch.autograd.functional.jacobian(lambda y: layer(y[None])[0], image).reshape(32, 32)
-        wanted = move[:, index].flatten(1) @ jacobian.mT
-        assert torch.allclose(bound.jvp(move)[:, index].flatten(1), wanted, atol=1e-9)
+        assert torch.allclose(bound.jvp(move)[:, index].flatten(1), move[:, index].flatten(1) @ jacobian.mT, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", few([0, 3], range(4, 10)))
+@pytest.mark.parametrize("seed", few([3], range(4, 10)))
 def test_each_step_of_the_proof_on_random_moves(seed) -> None:
     """sd_p(dS), the spread, rows of P' - P times values and the identity, and their sum over rows and heads."""
     layer = layer_of(seed, content=0.5, heads=3)

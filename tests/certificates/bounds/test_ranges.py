@@ -126,12 +126,15 @@ def steep_q() -> SLLBlock:
         (TokenConvolution(6, (3,)), "width 6 does not fit tokens of 4"),
         (altered(TokenConvolution(4, (3, 3)), Doubled(2, 3), "slices", "1"), "Doubled as a slice"),
         (Resize(8), "needs 4 axes"),
+        (ScaledCosineAttention(4, 2, eps=0.1), "3 axes"),
+        (Resize(7), "4x4 images cannot be copied to 7x7"),
         (MergeTokens(4), "MergeTokens needs 4x4 tokens"),
         *((altered(Patchify(2), patch, "patch"), "Patchify with patch") for patch in (0, -2, True, 2.0)),
     ],
 )  # fmt: skip
 def test_an_argument_without_a_proof_is_refused_by_layer_and_name(layer, reason) -> None:
-    x = draw(2, 1, 4, 4) if isinstance(layer, Normalise | Patchify) else draw(2, 4, 4, seed=1)
+    images = isinstance(layer, Normalise | Patchify) or reason.startswith("4x4 images")
+    x = draw(2, 1, 4, 4) if images else draw(*(2, 4) if reason == "3 axes" else (2, 4, 4), seed=1)
     with pytest.raises((BenchmarkError, ValueError), match=reason):
         exact_layer_bound(layer.double().requires_grad_(False), x)
 

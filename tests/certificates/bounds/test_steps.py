@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
-from searched import draws, few
+from searched import few
 from tiny_certified import random_perturbations
 from tiny_layers import CURVED, LINEAR, built, draw, vit
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmark.certificates.bounds import activations
-from benchmark.certificates.bounds.layer_bound import LayerBound, exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet, exact_layer_bound
 from benchmark.certificates.bounds.plain_layers import plain
 from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.certificates.local import float32_gap
@@ -34,64 +35,42 @@ def against(left: torch.Tensor, moves: torch.Tensor) -> torch.Tensor:
     """The directions that the largest and the smallest remainders take most from, and random ones: (n, 5, *shape)."""
     sizes = left.flatten(2).norm(dim=2)
     picks = [sizes.argmax(0), (sizes / moves.flatten(2).norm(dim=2)).argmax(0)]
-    worst = [left[pick, torch.arange(left.shape[1])] for pick in picks]
-    return torch.stack(
-        [-worst[0], -worst[1], -worst[0].sign(), draw(*left.shape[1:]), draw(*left.shape[1:], seed=1)], 1
-    )
+    large, small = (-left[pick, torch.arange(left.shape[1])] for pick in picks)
+    return torch.stack([large, small, large.sign(), draw(*left.shape[1:]), draw(*left.shape[1:], seed=1)], 1)
 
 
-UNBOUNDED = (
-    "grid attention",
-    "clipped relu",
-)  # it knows no bound of large moves; units whose threshold is below 0 do not move
 REACHES = [(1e-3, 0.0), (0.03, 0.01), (0.3, 0.0), (0.5, 0.3), (3.0, 1.0)]
 
 
 @pytest.mark.parametrize("name", CURVED)
-@pytest.mark.parametrize(
-    ("radius", "rest", "seed"),
-    [(*perturbation, seed % 3) for seed, perturbation in enumerate(REACHES) if seed in (1, 4)],
-)
-def test_no_curved_step_is_broken(name, radius, rest, seed) -> None:
-    reached = try_to_break(name, radius, rest, seed)
-    assert reached <= 1 + 1e-9
-    assert reached > 0 or name in UNBOUNDED
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CURVED)
-@pytest.mark.parametrize("seed", draws([3], range(4, 30)))
-def test_no_curved_step_is_broken_by_many_seeds(name, seed) -> None:
-    for radius, rest in REACHES:
-        assert try_to_break(name, radius, rest, seed) <= 1 + 1e-9
-
-
-def try_to_break(name: str, radius: float, rest: float, seed: int) -> float:
-    """Checks every claim of a layer bound against moves in its set; the largest move of the output over its bound."""
+@pytest.mark.parametrize(("reaches", "seed"), few([(REACHES[1::3], 1)], [(REACHES, seed) for seed in range(2, 30)]))
+def test_no_curved_step_is_broken(name, reaches, seed) -> None:
+    """Every claim of a layer's bound against 200 moves in each of some sets."""
     layer, shape = CURVED[name]
     layer = built(layer, seed)
     x = draw(3, *shape, seed=seed) * (0.3, 1.0, 3.0)[seed % 3]
     layer_bound = exact_layer_bound(layer, x)
-    perturbation, moves = random_perturbations(x, radius, rest, seed)
-    # one call for all moves, where 400 would take most of the slow tests' time
-    moved = layer((x + moves).flatten(0, 1)).unflatten(0, moves.shape[:2]) - layer(x)
-    assert (moved.flatten(2).norm(dim=2) <= layer_bound.bound(perturbation.delta) * (1 + 1e-9)).all()
-    linear = layer_bound.jvp(moves)
-    exact = torch.func.jvp(layer, (x,), (moves[0],))[1]
-    tilt = (
-        layer_bound.f.tilt if isinstance(layer_bound, activations.SmoothActivationBound) else 0.0
-    )  # how far torch's slope may be off
-    assert ((linear[0] - exact).abs() <= 1e-9 + (tilt * moves[0].abs() if tilt else 0.0)).all()
-    assert (
-        linear.flatten(2).norm(dim=2) <= layer_bound.jacobian_norm * moves.flatten(2).norm(dim=2) * (1 + 1e-9)
-    ).all()
-    left = moved - linear
-    assert (left.flatten(2).norm(dim=2) <= layer_bound.remainder(perturbation) * (1 + 1e-9) + 1e-13).all()
-    a = against(left, moves)
-    taken = -torch.einsum("snm,nrm->snr", left.flatten(2), a.flatten(2)).amax(0)
-    sizes = a.flatten(2).norm(dim=2)
-    assert (taken <= layer_bound.remainder_along(a, perturbation) * (1 + 1e-9) + 1e-13 * sizes).all()
-    return float((moved.flatten(2).norm(dim=2) / layer_bound.bound(perturbation.delta)).max())
+    for radius, rest in reaches:
+        perturbation, moves = random_perturbations(x, radius, rest, seed)
+        moved = layer((x + moves).flatten(0, 1)).unflatten(0, moves.shape[:2]) - layer(x)
+        reached, most = moved.flatten(2).norm(dim=2), layer_bound.bound(perturbation.delta)
+        assert (reached <= most * (1 + 1e-9)).all()
+        # grid attention knows no bound of large moves; clipped units whose threshold is below 0 do not move
+        assert (reached / most).max() > 0 or name in ("grid attention", "clipped relu")
+        linear = layer_bound.jvp(moves)
+        exact = torch.func.jvp(layer, (x,), (moves[0],))[1]
+        tilt = (
+            layer_bound.f.tilt if isinstance(layer_bound, activations.SmoothActivationBound) else 0.0
+        )  # of torch's slope
+        assert ((linear[0] - exact).abs() <= 1e-9 + (tilt * moves[0].abs() if tilt else 0.0)).all()
+        sizes = moves.flatten(2).norm(dim=2)
+        assert (linear.flatten(2).norm(dim=2) <= layer_bound.jacobian_norm * sizes * (1 + 1e-9)).all()
+        left = moved - linear
+        assert (left.flatten(2).norm(dim=2) <= layer_bound.remainder(perturbation) * (1 + 1e-9) + 1e-13).all()
+        a = against(left, moves)
+        taken = -torch.einsum("snm,nrm->snr", left.flatten(2), a.flatten(2)).amax(0)
+        slack = 1e-13 * a.flatten(2).norm(dim=2)
+        assert (taken <= layer_bound.remainder_along(a, perturbation) * (1 + 1e-9) + slack).all()
 
 
 @pytest.mark.parametrize("name", CURVED)
@@ -101,20 +80,18 @@ def test_ascent_breaks_no_bound_and_no_remainder(name, steps) -> None:
     layer, x = built(layer, 1), draw(2, *shape, seed=5)
     layer_bound = exact_layer_bound(layer, x)
     assert_plain(layer, x)
-    for radius in (0.05, 0.7):
-        perturbation, _ = random_perturbations(x, radius, 0.0, 1)
+    for radius, aim in itertools.product((0.05, 0.7), ("bound", "remainder")):
         delta = torch.full((2,), radius, dtype=torch.float64)
-        perturbation = type(perturbation)(perturbation.columns, delta, delta, delta)
-        for aim in ("bound", "remainder"):
-            move = draw(*x.shape, seed=2)
-            for _ in range(steps):
-                move = (move * radius / move.flatten(1).norm(dim=1).reshape(-1, *[1] * len(shape))).requires_grad_()
-                change = layer(x + move) - layer(x) - (layer_bound.jvp(move[None])[0] if aim == "remainder" else 0)
-                sizes = change.flatten(1).norm(dim=1)
-                limit = layer_bound.bound(delta) if aim == "bound" else layer_bound.remainder(perturbation)
-                assert (sizes <= limit * (1 + 1e-9) + 1e-13).all()
-                (gradient,) = torch.autograd.grad(sizes.sum(), move)
-                move = (move + radius * gradient / gradient.abs().max().clamp(min=1e-300)).detach()
+        perturbation = PerturbationSet(random_perturbations(x, radius, 0.0, 1)[0].columns, delta, delta, delta)
+        limit = layer_bound.bound(delta) if aim == "bound" else layer_bound.remainder(perturbation)
+        move = draw(*x.shape, seed=2)
+        for _ in range(steps):
+            move = (move * radius / move.flatten(1).norm(dim=1).reshape(-1, *[1] * len(shape))).requires_grad_()
+            change = layer(x + move) - layer(x) - (layer_bound.jvp(move[None])[0] if aim == "remainder" else 0)
+            sizes = change.flatten(1).norm(dim=1)
+            assert (sizes <= limit * (1 + 1e-9) + 1e-13).all()
+            (gradient,) = torch.autograd.grad(sizes.sum(), move)
+            move = (move + radius * gradient / gradient.abs().max().clamp(min=1e-300)).detach()
 
 
 @pytest.mark.parametrize("name", [n for n in CURVED if n.startswith(("gelu", "tanh", "sig", "layer", "l2", "scaled"))])
