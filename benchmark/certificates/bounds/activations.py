@@ -150,7 +150,7 @@ def _least_by_parabolas(
     perturbation: PerturbationSet,
     fractions: tuple[float, ...],
 ) -> torch.Tensor:
-    """Return `least` (n, rivals) or, if less, sum alpha (D^2 / (4 t) + t - kink) for t >= kink, shares of the `largest` moves."""
+    """Return `least` (n, rivals) or, if less, sum alpha (D^2 / (4 t) + t - kink), t >= kink a share of `largest`."""
     for fraction in fractions:
         t = torch.maximum(kink, fraction * largest).clamp(min=1e-300)
         form = perturbation.weighted_squares(alpha / (4 * t))
@@ -228,8 +228,8 @@ layer_bound.register(nn.Sigmoid, lambda _, x: SmoothActivationBound(SIGMOID, x))
 def _(layer: nn.Softplus, x: torch.Tensor) -> LayerBound:
     """log(1 + e^(beta z)) / beta, which PyTorch replaces by z above `threshold` / beta: lower by at most e^-threshold / beta.
 
-    float32's exp, and softplus with it, overflows at 88.7, so the threshold must be below. Up to beta 1000 the curvature, which
-    changes by beta^2 / 10 a unit where |z| < 40 / beta, is off by less than SLACK for z that float64 rounds.
+    float32's exp, and softplus with it, overflows at 88.7, so the threshold must be below. Up to beta 1000 the curvature,
+    which changes by beta^2 / 10 a unit where |z| < 40 / beta, is off by less than SLACK for z that float64 rounds.
     """
     beta = layer.beta
     within(layer, 1e-3, 1e3, beta=beta)

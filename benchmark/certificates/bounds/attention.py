@@ -1,4 +1,4 @@
-"""The `LayerBound` of dot-product attention, with or without the residual; costly constants are computed on first use.
+"""Bounds of dot-product attention, with or without the residual; costly constants are computed on first use.
 
 `QuickAttention` is a cheap bound of its local sensitivity, for the first look at many images: batched products and small
 norms. Names as in sensitivity.py. Heads jointly, with W_V and W_O of all heads together, and 1 for a residual:
@@ -34,7 +34,7 @@ FAR = 60.0
 
 
 class QuickAttention:
-    """x (n, tokens, d) nominal inputs; weights per head, residual and query_bias as in `attention_sensitivity`."""
+    """A cheap bound around nominal inputs x (n, tokens, d); the other arguments as of `attention_sensitivity`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class QuickAttention:
         self.spread = 2 * far + math.sqrt(2) * UP * torch.linalg.vector_norm(left, dim=-1)
 
     def bound(self, radius: torch.Tensor) -> torch.Tensor:
-        """(n,) to (n,): never below sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius."""
+        """Return a bound of sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius: (n,) to (n,)."""
         e = radius[:, None]
         w = (self.spread * e[..., None] + 1.2072 * (self.b * e**2)[..., None]) / self.scale
         kappa = torch.where(w < 1e-8, 1 + w, torch.expm1(w) / w.clamp(min=1e-300)) * UP
@@ -79,8 +79,8 @@ class QuickAttention:
 @layer_bound.register(ResidualAttention)
 @layer_bound.register(SelfAttention)
 class AttentionBound(LayerBound):
-    """Scores of another scale than 1 / sqrt(d_head) are those of queries scaled. Of the biases only that of the queries
-    moves anything but a constant (sensitivity.py); all of them count for rounding.
+    """Scores of another scale than 1 / sqrt(d_head) are those of scaled queries. Of the biases only the queries' moves more
+    than a constant (sensitivity.py); all count for rounding.
     """
 
     def __init__(self, layer: ResidualAttention | SelfAttention, x: torch.Tensor) -> None:
@@ -156,6 +156,7 @@ class AttentionBound(LayerBound):
 
 
 def where_finite(bound: Callable[[torch.Tensor], torch.Tensor], delta: torch.Tensor) -> torch.Tensor:
+    """Return bound(delta), infinite where delta is not finite."""
     finite = torch.isfinite(delta)
     return torch.where(finite, bound(torch.where(finite, delta, 0.0)), torch.inf)
 
@@ -163,8 +164,9 @@ def where_finite(bound: Callable[[torch.Tensor], torch.Tensor], delta: torch.Ten
 def attention_rounding(
     layer: ResidualAttention | SelfAttention, x: torch.Tensor, *, factor: float, residual: bool
 ) -> Rounding:
-    """Of concat_h(softmax(factor Q_h K_h^T / s) V_h) W_O + b_O, s = sqrt(d_h), Q = x W_Q + b_Q and so on: x (n, tokens, d),
-    W (d, d); and of its sum with x where it is a residual.
+    """Return the rounding of concat_h(softmax(factor Q_h K_h^T / s) V_h) W_O + b_O, and of its sum with x for a residual.
+
+    s = sqrt(d_h), Q = x W_Q + b_Q and so on: x (n, tokens, d), W (d, d).
 
     Norms over all heads. Products: Q, K, V each move by dQ = gamma (|| |x| |W_Q| + |b_Q| || + delta || |W_Q| ||). Scores move
     by dS = factor / s (dQ ||K|| + ||Q|| dK + dQ dK + gamma(8 (d_h + 4)) (||Q|| + dQ)(||K|| + dK)), all norms over the ball,
@@ -182,7 +184,7 @@ def attention_rounding(
     m || |W_O| || + ||b_O|| sqrt(tokens).
 
     Args:
-        factor: of the scores beside 1 / sqrt(d / heads).
+        factor: the scores' factor beside 1 / sqrt(d / heads).
     """
     pairs = [(part.weight, part.bias) for part in (layer.query, layer.key, layer.value)]
     linears = [linear_rounding(x, weight, bias) for weight, bias in pairs]

@@ -46,7 +46,7 @@ class Prefix:
 
 
 def linear_prefix(layer_bounds: list[LayerBound], image: torch.Tensor) -> Prefix:
-    """Return the leading linear layers of a network, given by its layers' bounds, for images shaped like `image` (1, c, h, w)."""
+    """Return a network's leading linear layers, given the bounds of all, for images shaped like `image` (1, c, h, w)."""
     now = torch.eye(image.numel(), dtype=torch.float64, device=image.device).reshape(-1, *image.shape)
     linear = list(takewhile(lambda part: type(part) is LayerBound, layer_bounds))
     linear = linear[: len(layer_bounds) - 1]  # the head reads an output, so one layer at least stays
@@ -146,7 +146,7 @@ class NetworkBound:
         return self.layer_bounds[index].rounding_in_range(delta) if self.float32 else torch.zeros_like(delta)
 
     def composed(self, radius: torch.Tensor, *, quick: bool = False) -> torch.Tensor:
-        """Return how far each margin can fall within `radius` (n,), by composing alone: (n, classes), infinite where unknown."""
+        """Return how far each margin can fall within `radius` (n,) by composing: (n, classes), infinite where unknown."""
         delta = radius
         for index, part in enumerate(self.layer_bounds):
             delta = (part.quick_bound(delta) if quick else part.bound(delta)) + self.rounding(index, delta)
