@@ -122,26 +122,14 @@ def test_ascent_does_not_exceed_the_mixing_constant(tokens, start) -> None:
     assert 0.28 * mixing_constant(tokens) <= ascend(mix, z, 40, 0.05) <= mixing_constant(tokens)
 
 
-@pytest.mark.parametrize(("heads", "tokens", "query"), few([(2, 3, 3.0)], [(8, 2, 0.5), (1, 5, 3.0), (2, 3, 0.5)]))
+@pytest.mark.parametrize(
+    ("heads", "tokens", "query"),
+    few([(2, 3, 3.0)], [(8, 2, 0.5), (1, 5, 3.0), (2, 3, 0.5), (4, 9, 30.0), (4, 17, 0.1), (8, 65, 1.0)]),
+)
 def test_ascent_does_not_exceed_the_bound_of_the_layer(heads, tokens, query) -> None:
     layer = layer_of(heads, 8, heads, query)
     reached = ascend(lambda x: layer(x[None])[0], normal(tokens, 8) / query, 20, 0.1 / query)
     assert reached <= l2_attention_norm_upper(layer, tokens)
-
-
-@pytest.mark.parametrize("seed", few(range(3), range(3, 60)))
-def test_random_pairs_do_not_exceed_the_bound(seed) -> None:
-    """20 pairs for each size of inputs and of moves, half of them bunched, where the derivative is large."""
-    heads, tokens, query = (1, 2, 4, 8)[seed % 4], (2, 65, 9, 17, 3)[seed % 5], (0.1, 30.0, 1.0)[seed % 3]
-    layer = layer_of(seed, 8, heads, query)
-    for size in (1e-3, 1.0, 30.0):
-        x = normal(20, tokens, 8, seed=seed) * size / query
-        x[10:] = x[10:, :1] + 0.1 * (x[10:] - x[10:, :1])
-        for distance in (1e-4, 0.1, 10.0):
-            move = normal(20, tokens, 8, seed=seed + 1)
-            move *= distance / query / move.flatten(1).norm(dim=1)[:, None, None]
-            ratio = (layer(x + move) - layer(x)).flatten(1).norm(dim=1) / move.flatten(1).norm(dim=1)
-            assert ratio.max() <= l2_attention_norm_upper(layer, tokens)
 
 
 @pytest.mark.parametrize(("query", "times"), [(3.0, 1.6), (10.0, 5.4), (30.0, 16.0)])
