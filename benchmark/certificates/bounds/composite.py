@@ -59,15 +59,14 @@ class SequentialBound(LayerBound):
     def has_jvp(self) -> bool:  # type: ignore[override]
         return all(part.has_jvp for part in self.layer_bounds)
 
-    def bound(self, delta: torch.Tensor) -> torch.Tensor:
+    def bound(self, delta: torch.Tensor, *, quick: bool = False) -> torch.Tensor:
         for part in self.layer_bounds:
-            delta = (part.bound(delta) + part.rounding_in_range(delta)) * UP
+            moved = part.quick_bound(delta) if quick else part.bound(delta)
+            delta = (moved + part.rounding_in_range(delta)) * UP
         return delta
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
-        for part in self.layer_bounds:
-            delta = (part.quick_bound(delta) + part.rounding_in_range(delta)) * UP
-        return delta
+        return self.bound(delta, quick=True)
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(delta)

@@ -144,22 +144,6 @@ class Nominal:
     slack: float  # what float64 may have done to p, relatively
 
 
-def nominal(
-    rows: tuple[torch.Tensor, ...], lengths: tuple[torch.Tensor, ...], p: torch.Tensor, tau: float, eps: float
-) -> Nominal:
-    """Return `Nominal` of rows Q^, K^, V^ (n, heads, tokens, width / heads), their |y0|, and p (n, heads, tokens, tokens)."""
-    apart, covariance = [], []
-    for z in rows[1:]:
-        mean = p @ z
-        parted = torch.linalg.vector_norm(z[:, :, None] - mean[:, :, :, None], dim=-1)
-        apart.append(parted * UP + 1e-13 * (1 + tau))
-        products = (z[..., :, None] * z[..., None, :]).flatten(3)  # (n, heads, tokens, inner^2)
-        second = (p @ products).unflatten(3, (z.shape[-1],) * 2) - mean[..., :, None] * mean[..., None, :]
-        covariance.append(psd_norm_upper((second + second.mT) / 2) + 1e-12)  # entries are below 1
-    slack = math.exp(1e-12 * (1 + tau)) * (1 + 1e-9)
-    return Nominal(lengths, p, tuple(apart), tuple(covariance), tau, eps, slack)
-
-
 class Ball:
     """The module's coefficients over a ball around each nominal input, (n, heads) each, for e_q, e_k and e_v (n, heads)."""
 
@@ -266,7 +250,16 @@ class ScaledCosineBound(LayerBound):
 
     @cached_property
     def _nominal(self) -> Nominal:
-        return nominal((self.q, self.k, self.v), tuple(self.lengths), self.p, abs(self.tau), self.layer.eps)
+        tau, apart, covariance = abs(self.tau), [], []
+        for z in (self.k, self.v):
+            mean = self.p @ z
+            parted = torch.linalg.vector_norm(z[:, :, None] - mean[:, :, :, None], dim=-1)
+            apart.append(parted * UP + 1e-13 * (1 + tau))
+            products = (z[..., :, None] * z[..., None, :]).flatten(3)  # (n, heads, tokens, inner^2)
+            second = (self.p @ products).unflatten(3, (z.shape[-1],) * 2) - mean[..., :, None] * mean[..., None, :]
+            covariance.append(psd_norm_upper((second + second.mT) / 2) + 1e-12)  # entries are below 1
+        slack = math.exp(1e-12 * (1 + tau)) * (1 + 1e-9)
+        return Nominal(tuple(self.lengths), self.p, tuple(apart), tuple(covariance), tau, self.layer.eps, slack)
 
     def _ball(self, delta: torch.Tensor) -> Ball:
         reach = (delta + self.off)[:, None] * UP

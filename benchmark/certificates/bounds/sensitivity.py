@@ -65,14 +65,6 @@ class HeadConstants:
         return HeadConstants(self.a, self.x[rows], self.v[rows], self.g[rows], self.k[rows])
 
 
-def score_gram(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-    """Return T T^*, inner products of the functionals T_ij and T_kl: (many, n, d) to (many, i, j, k, l)."""
-    eye = torch.eye(right.shape[1], dtype=right.dtype, device=right.device)
-    rr, ll, rl = right @ right.mT, left @ left.mT, right @ left.mT  # rl: r_j . l_k
-    gram = torch.einsum("ik,mjl->mijkl", eye, rr) + torch.einsum("jl,mik->mijkl", eye, ll)
-    return gram + torch.einsum("il,mjk->mijkl", eye, rl) + torch.einsum("jk,mli->mijkl", eye, rl)
-
-
 def score_norms(
     right: torch.Tensor, left: torch.Tensor, P: torch.Tensor, K: torch.Tensor, floor: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -101,7 +93,11 @@ def _gram_norms(
     right: torch.Tensor, left: torch.Tensor, K: torch.Tensor, floor: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return `score_norms` from T T^* formed; right, left (many, n, d), K (many, n, n, n)."""
-    gram = score_gram(right, left)
+    eye = torch.eye(right.shape[1], dtype=right.dtype, device=right.device)
+    rr, ll, rl = right @ right.mT, left @ left.mT, right @ left.mT  # rl: r_j . l_k
+    # T T^*, inner products of the functionals T_ij and T_kl: (many, i, j, k, l)
+    gram = torch.einsum("ik,mjl->mijkl", eye, rr) + torch.einsum("jl,mik->mijkl", eye, ll)
+    gram = gram + torch.einsum("il,mjk->mijkl", eye, rl) + torch.einsum("jk,mli->mijkl", eye, rl)
     whole = psd_norm_upper(gram.flatten(1, 2).flatten(2))
     centred = gram - gram.mean(2, keepdim=True)
     centred = centred - centred.mean(4, keepdim=True)
