@@ -31,22 +31,16 @@ from .sensitivity import AttentionSensitivity, attention_sensitivity
 from .spectral import FORMED_SIDE, product_norm_upper, spectral_norm_upper
 
 FAR = 60.0
+NO_CONSTANT = "is dot-product attention, which has no global Lipschitz constant (Kim et al. 2021)"
 
 
 class QuickAttention:
-    """A cheap bound around nominal inputs x (n, tokens, d); the other arguments as of `attention_sensitivity`."""
+    """A cheap bound around nominal inputs x (n, tokens, d); weights w_q to w_o and options as of `attention_sensitivity`."""
 
     def __init__(
-        self,
-        x: torch.Tensor,
-        w_q: torch.Tensor,
-        w_k: torch.Tensor,
-        w_v: torch.Tensor,
-        w_o: torch.Tensor,
-        *,
-        residual: bool = True,
-        query_bias: torch.Tensor | None = None,
+        self, x: torch.Tensor, *weights: torch.Tensor, residual: bool = True, query_bias: torch.Tensor | None = None
     ) -> None:
+        w_q, w_k, w_v, w_o = weights
         self.scale = math.sqrt(w_q.shape[2])
         queries, keys, values = (torch.einsum("bnd,hdk->bhnk", x, w) for w in (w_q, w_k, w_v))
         if query_bias is not None:
@@ -97,10 +91,7 @@ class AttentionBound(LayerBound):
 
     @cached_property
     def everywhere(self) -> float:
-        raise BenchmarkError(
-            f"{self.name} is dot-product attention, which has no global Lipschitz constant (Kim et al. 2021); use a local "
-            "certificate, or L2Attention"
-        )
+        raise BenchmarkError(f"{self.name} {NO_CONSTANT}; use a local certificate, or L2Attention")
 
     @property
     def has_jvp(self) -> bool:  # type: ignore[override]
@@ -219,10 +210,8 @@ def attention_rounding(
 
 
 for _dot_products in (DotProductWindowAttention, nn.MultiheadAttention):
-    REFUSED[_dot_products] = (
-        f"{_dot_products.__name__} is dot-product attention, which has no global Lipschitz constant (Kim et al. 2021) and no "
-        "bound here; use L2WindowAttention, or SelfAttention and a local certificate"
-    )
+    _advice = "use L2WindowAttention, or SelfAttention and a local certificate"
+    REFUSED[_dot_products] = f"{_dot_products.__name__} {NO_CONSTANT} and no bound here; {_advice}"
 REFUSED[LipschitzNormAttention] = (
     "no sound constant is known for LipschitzNormAttention: the published one lacks W_V (unsound_paper_formula.py)"
 )

@@ -9,16 +9,10 @@ import torch
 
 
 def attention(
-    x: torch.Tensor,
-    w_q: torch.Tensor,
-    w_k: torch.Tensor,
-    w_v: torch.Tensor,
-    w_o: torch.Tensor,
-    *,
-    residual: bool = True,
-    query_bias: torch.Tensor | None = None,
+    x: torch.Tensor, *weights: torch.Tensor, residual: bool = True, query_bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the output of the layer that sensitivity.py bounds: x (batch, tokens, d) to the same."""
+    """Return the output of the layer that sensitivity.py bounds, weights w_q to w_o: x (batch, tokens, d) to the same."""
+    w_q, w_k, w_v, w_o = weights
     queries = torch.einsum("bic,hcd->bhid", x, w_q)
     if query_bias is not None:
         queries = queries + query_bias[:, None]

@@ -34,7 +34,7 @@ def full_precision(network: nn.Module) -> None:
         raise BenchmarkError("the certificate speaks of float32 networks; give a float32 model, outside autocast")
     if not all(float(t.detach().abs().max()) <= LARGEST for t in tensors if t.numel()):  # a NaN too
         raise BenchmarkError(
-            f"a parameter is NaN or above {LARGEST:g}, where float32 could overflow; the certificate is refused"
+            f"a parameter is NaN or above {LARGEST:g}: float32 could overflow; the certificate is refused"
         )
     if _reduced(any(t.is_cuda for t in tensors), any(isinstance(m, nn.Conv2d) for m in network.modules())):
         raise BenchmarkError(
@@ -119,9 +119,8 @@ def same_logits(model: nn.Module, network: nn.Module, images: torch.Tensor) -> t
     """
     logits, ours = model(images.clone()), network(images)  # a model may write to its input
     if type(logits) is not torch.Tensor or logits.shape != ours.shape or logits.dtype != ours.dtype:
-        raise BenchmarkError(
-            f"the model returns a {type(logits).__name__} where its layers give {tuple(ours.shape)} logits"
-        )
+        kind = type(logits).__name__
+        raise BenchmarkError(f"the model returns a {kind} where its layers give {tuple(ours.shape)} logits")
     if not torch.equal(logits, ours):
         raise BenchmarkError(
             f"the model's logits differ by up to {float((logits - ours).abs().max()):.2g} from those of the network that its "

@@ -39,7 +39,17 @@ from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention, mixi
 from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError
 
-from .layer_bound import REFUSED, UP, LayerBound, PerturbationSet, jacobian_norms, layer_bound, needs_axes, unbiased
+from .layer_bound import (
+    REFUSED,
+    UP,
+    LayerBound,
+    PerturbationSet,
+    jacobian_norms,
+    layer_bound,
+    needs_axes,
+    needs_grid,
+    unbiased,
+)
 from .rounding import EXPONENTIAL, UNIT32, Rounding, gamma, in_room, linear_rounding, size
 from .spectral import UNIT, spectral_norm_upper
 
@@ -337,10 +347,7 @@ class L2WindowBound(LayerBound):
 def _check_window(layer: L2WindowAttention, x: torch.Tensor) -> None:
     """Raise a BenchmarkError for what the proofs exclude: shapes, linear biases, too large a bias, a raising mask."""
     content = layer.content
-    if x.ndim != 3 or x.shape[1] != layer.side**2:
-        raise BenchmarkError(
-            f"L2WindowAttention needs {layer.side}x{layer.side} tokens; it is given shape {tuple(x.shape)}"
-        )
+    needs_grid(layer, x, layer.side)
     if type(content) is not L2Attention:
         raise BenchmarkError(f"a bound of windows of {type(content).__name__} is not known; use L2Attention")
     unbiased(layer, content.query, content.value, content.output)

@@ -240,22 +240,24 @@ def needs_axes(layer: nn.Module, x: torch.Tensor, ndim: int) -> None:
         raise BenchmarkError(f"the layer {type(layer).__name__} needs {ndim} axes; it is given shape {tuple(x.shape)}")
 
 
+def needs_grid(layer: nn.Module, x: torch.Tensor, side: int) -> None:
+    """Raise a BenchmarkError where x is not side x side tokens of an image: (n, side^2, width)."""
+    if x.ndim != 3 or x.shape[1] != side**2:
+        raise BenchmarkError(f"{type(layer).__name__} needs {side}x{side} tokens; it is given shape {tuple(x.shape)}")
+
+
 def unbiased(layer: nn.Module, *linears: nn.Module) -> None:
     """Raise a BenchmarkError where one of a layer's maps has a bias."""
     if any(linear.bias is not None for linear in linears):
-        raise BenchmarkError(
-            f"{type(layer).__name__} has a bias, which its bound leaves out; the certificate is refused"
-        )
+        raise BenchmarkError(f"{type(layer).__name__} has a bias, which its bound excludes; the certificate is refused")
 
 
 def within(layer: nn.Module, least: float, most: float, **arguments: object) -> None:
     """Raise a BenchmarkError for an argument that is no number from `least` to `most`, for which the bound is proven."""
     for name, value in arguments.items():
         if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
-            raise BenchmarkError(
-                f"{type(layer).__name__} with {name} {shown(value)} has no bound here; it should be a number from "
-                f"{least:g} to {most:g}"
-            )
+            layer_with = f"{type(layer).__name__} with {name} {shown(value)}"
+            raise BenchmarkError(f"{layer_with} has no bound here; it should be a number from {least:g} to {most:g}")
 
 
 def whole(layer: nn.Module, least: int, most: int, **arguments: object) -> None:
@@ -263,5 +265,6 @@ def whole(layer: nn.Module, least: int, most: int, **arguments: object) -> None:
     within(layer, least, most, **arguments)
     for name, value in arguments.items():
         if type(value) is not int:
-            name = f"{type(layer).__name__} with {name} {shown(value)}"
-            raise BenchmarkError(f"{name} has no bound here; it should be whole")
+            raise BenchmarkError(
+                f"{type(layer).__name__} with {name} {shown(value)} has no bound here; it should be whole"
+            )

@@ -17,7 +17,7 @@ from benchmark.layers.scaled_cosine import CenterNorm
 from benchmark.layers.tokens import ClassToken, MeanPool, MergeTokens, Patchify, Positions, TakeToken
 from benchmark.runtime.errors import BenchmarkError
 
-from .layer_bound import UP, LayerBound, layer_bound, needs_axes, whole, within
+from .layer_bound import UP, LayerBound, layer_bound, needs_axes, needs_grid, whole, within
 from .orthogonal import orthogonal_rounding
 from .rounding import LARGEST, UNIT32, WIDEST, Rounding, covered, gamma, linear_rounding, size
 from .spectral import convolution_norm_upper, spectral_norm_upper
@@ -130,9 +130,7 @@ def _(layer: MergeTokens | ShiftTokens, x: torch.Tensor) -> LayerBound:
     if isinstance(layer, ShiftTokens):
         whole(layer, 1, x.shape[1], side=layer.side)
         whole(layer, 1, x.shape[2] // 4, moved=layer.moved)
-    if x.shape[1] != layer.side**2:
-        needed = f"{type(layer).__name__} needs {layer.side}x{layer.side} tokens"
-        raise BenchmarkError(f"{needed}; it is given shape {tuple(x.shape)}")
+    needs_grid(layer, x, layer.side)
     return exact(layer)
 
 
