@@ -67,7 +67,7 @@ scaled cosine, queries and keys together halved: 2 * tau * (both => tau * (both
 token convolution, circle too short: n=tokens + kernel.shape[2] - 1 => n=tokens
 token convolution, identity at the first tap: middle[:, :, taps // 2] => middle[:, :, 0]
 [bounds] tests/certificates/bounds/test_box.py
-box, interval's spread halved: half @ self.absolute.mT => half @ self.absolute.mT / 2
+box, interval's spread halved: self._apply(half, self._absolute) * OUT => self._apply(half, self._absolute) * OUT / 2
 box, ball's part halved: rho[..., 0] * torch.linalg.vector_norm(a => rho[..., 0] / 2 * torch.linalg.vector_norm(a
 box, ends swapped: torch.where(v > 0, region.high => torch.where(v < 0, region.high
 [bounds] tests/certificates/test_networks.py -k margin
@@ -98,8 +98,8 @@ grid attention, queries halved in the spread: w = 2 * norms.query * self.farthes
 grid attention, keys halved in the spread: 2**0.5 * norms.key * self.query_sizes => 0.5**0.5 * norms.key * self.query_sizes
 grid attention, queries halved: (norms.query * first + => (norms.query * first / 2 +
 grid attention, keys halved: norms.key * (squares + 1e-300).sqrt() => norms.key * (squares + 1e-300).sqrt() / 2
-dot products, quick, keys halved: spectral_norm_upper(centred) + spectral_norm_upper(left) => spectral_norm_upper(centred) + spectral_norm_upper(left) / 2
-dot products, quick, queries halved: spectral_norm_upper(centred) + spectral_norm_upper(left) => spectral_norm_upper(centred) / 2 + spectral_norm_upper(left)
+dot products, quick, keys halved: + spectral_norm_upper(left) => + spectral_norm_upper(left) / 2
+dot products, quick, queries halved: self.m = spectral_norm_upper(centred) => self.m = spectral_norm_upper(centred) / 2
 dot products, quick, keys halved in the spread: 2 * far + math.sqrt(2) * UP => 2 * far + math.sqrt(0.5) * UP
 dot products, quick, queries halved in the spread: self.spread = 2 * far => self.spread = far
 dot products, quick, slope halved: (kappa * self.lam).clamp(max=0.5) => (kappa * self.lam).clamp(max=0.25)
