@@ -67,7 +67,7 @@ scaled cosine, queries and keys together halved: 2 * tau * (both => tau * (both
 token convolution, circle too short: n=tokens + kernel.shape[2] - 1 => n=tokens
 token convolution, identity at the first tap: middle[:, :, taps // 2] => middle[:, :, 0]
 [bounds] tests/certificates/bounds/test_box.py
-box, interval's spread halved: half @ self.absolute.mT => half @ self.absolute.mT / 2
+box, interval's spread halved: self._apply(half, self._absolute) * OUT => self._apply(half, self._absolute) * OUT / 2
 box, ball's part halved: rho[..., 0] * torch.linalg.vector_norm(a => rho[..., 0] / 2 * torch.linalg.vector_norm(a
 box, ends swapped: torch.where(v > 0, region.high => torch.where(v < 0, region.high
 [bounds] tests/certificates/test_networks.py -k margin
@@ -86,6 +86,32 @@ competition, budget left out of the rounding: math.sqrt(x.shape[1]) * budgets =>
 competition, level off by one: torch.arange(1, ordered.shape[-1] + 1 => torch.arange(2, ordered.shape[-1] + 2
 competition, wrong neighbour for the keys: part.roll((-down, -right), (1, 2)) for => part.roll((down, -right), (1, 2)) for
 cone, own entry not balanced: torch.cat([-above.sum(-1 => torch.cat([above.sum(-1
+[bounds] tests/certificates/bounds/test_lemmas.py
+sensitivity, softmax's half halved: torch.minimum(tau / 2 * head.v => torch.minimum(tau / 4 * head.v
+sensitivity, softmax's half halved beside moving values: head.a * torch.minimum(tau / 2 => head.a * torch.minimum(tau / 4
+sensitivity, keys of many tokens halved: return size + own, => return size + own / 2,
+sensitivity, keys of many tokens halved in their Jacobians: ((each + other) ** 2 => ((each + other / 2) ** 2
+sll, 2 W / T halved: self.back = spectral_norm_upper(2 * layer.weight => self.back = spectral_norm_upper(layer.weight
+sll, 2 W / T halved along a gradient: return (2 * (a @ self.weight) => return ((a @ self.weight)
+sll, 2 W / T halved for a rival: alpha = 2 * (a @ self.weight) => alpha = (a @ self.weight)
+sll, excess of the Jacobian halved: 1 + 4 * lam * (lam - 1) => 1 + 2 * lam * (lam - 1)
+smooth sll, all neurons together halved: self.back * self.forth * curved => self.back / 2 * self.forth * curved
+l2 attention, remainder halved: vector_norm(worst, dim=-2).amax(-1) / 2 => vector_norm(worst, dim=-2).amax(-1) / 4
+l2 windows, a token's own term halved: 2 * rows.amax(-1) + 2 * weighted => rows.amax(-1) + 2 * weighted
+scaled cosine, column sums left out for keys: tau * (q + root * k) => tau * (q + k)
+scaled cosine, column sums left out for keys of all heads: tau * (whole[0] + root * whole[1]) => tau * (whole[0] + whole[1])
+scaled cosine, keys halved: tau * (q + root * k) => tau * (q + root * k / 2)
+scaled cosine, queries halved: tau * (q + root * k) => tau * (q / 2 + root * k)
+scaled cosine, values halved: heads = root * v + tau => heads = root * v / 2 + tau
+grid attention, queries halved in the spread: w = 2 * norms.query * self.farthest => w = norms.query * self.farthest
+grid attention, keys halved in the spread: 2**0.5 * norms.key * self.query_sizes => 0.5**0.5 * norms.key * self.query_sizes
+grid attention, queries halved: (norms.query * first + => (norms.query * first / 2 +
+grid attention, keys halved: norms.key * (squares + 1e-300).sqrt() => norms.key * (squares + 1e-300).sqrt() / 2
+dot products, quick, keys halved: + spectral_norm_upper(left) => + spectral_norm_upper(left) / 2
+dot products, quick, queries halved: self.m = spectral_norm_upper(centred) => self.m = spectral_norm_upper(centred) / 2
+dot products, quick, keys halved in the spread: 2 * far + math.sqrt(2) * UP => 2 * far + math.sqrt(0.5) * UP
+dot products, quick, queries halved in the spread: self.spread = 2 * far => self.spread = far
+dot products, quick, slope halved: (kappa * self.lam).clamp(max=0.5) => (kappa * self.lam).clamp(max=0.25)
 [certify] tests/certificates/test_lipschitz.py
 lipschitz, sqrt(2) left out: math.sqrt(2) * UP * move(radius) => UP * move(radius)
 lipschitz, no identity: 1 + float(self.most) * self.body.everywhere => float(self.most) * self.body.everywhere

@@ -143,8 +143,9 @@ def test_only_the_same_arithmetic_and_versions_owe_the_same_bytes(published, oth
     assert "sha256 of weights" not in {line.metric for line in comparison.lines}
 
 
-def test_pythons_patches_and_pyarrows_versions_do_not_count() -> None:
-    other = with_digests(changed("environment", "python", to="3.11.2"), evidence="e2")
+@pytest.mark.parametrize(("name", "version"), [("python", "3.11.2"), ("robust-vit-bench", "9.0")])
+def test_pythons_patches_and_versions_of_pyarrow_and_this_package_do_not_count(name, version) -> None:
+    other = with_digests(changed("environment", name, to=version), evidence="e2")
     comparison = compare_row(KEPT, built(other, HERE | {"pyarrow": "27.0"}))
     assert not comparison.notes
     assert not comparison.failed

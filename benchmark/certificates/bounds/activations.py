@@ -1,9 +1,9 @@
-"""Bounds of activations, on arrays of any shape: smooth ones by slope and curvature around each entry, others by their kinks.
+"""Bounds of activations on arrays of any shape: smooth ones by slope and curvature around each entry, others by their kinks.
 
 An entry z moves by D, |D| <= m. Smooth f: its remainder f(z + D) - f(z) - f'(z) D lies between D^2 / 2 times the least and
-the largest f'' on [z - m, z + m], so that with a margin's gradient a it takes at most (a- sup f''+ + a+ sup f''-) D^2 / 2,
+the largest f'' on [z - m, z + m]. From a margin with gradient a it takes at most (a- sup f''+ + a+ sup f''-) D^2 / 2,
 g+ = max(g, 0), g- = max(-g, 0): summed entry by entry at D = m, or as one quadratic form (`weighted_squares`), the lesser.
-The extremes on an interval are at its ends or at points where the next derivative is 0, which stand in the table.
+An interval's extremes lie at its ends or where the next derivative is 0; the tables below list these points.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 class Smooth:
     """f' and f'' of an activation, with all points where f'' and where f''' is 0.
 
-    Where what runs is another function, `jump` is the most that it can differ by more at one point than at another, and
-    `tilt` the most that its slope differs. In float32 an entry errs by at most relative |z| + absolute.
-    `steepest` bounds all slopes.
+    If the function that runs differs, `jump` bounds the spread of the difference and `tilt` that of its slope. In float32 an
+    entry errs by at most relative |z| + absolute. `steepest` bounds all slopes.
     """
 
     slope: Function
@@ -62,7 +61,7 @@ SLACK = 1e-9  # of float64, and of table entries: at an extreme their error coun
 def _extremes(
     function: Function, turns: tuple[float, ...], low: torch.Tensor, high: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Least and largest value on [low, high], widened by SLACK."""
+    """Return the least and the largest value on [low, high], widened by SLACK."""
     at_ends = function(low), function(high)
     least, most = torch.minimum(*at_ends), torch.maximum(*at_ends)
     for turn in turns:
@@ -73,6 +72,8 @@ def _extremes(
 
 
 class SmoothActivationBound(ElementwiseBound):
+    """A smooth activation, by the extremes of f' and f'' around each entry."""
+
     def __init__(self, f: Smooth, x: torch.Tensor) -> None:
         self.f, self.x = f, x
         self.slopes = f.slope(x)
@@ -92,7 +93,7 @@ class SmoothActivationBound(ElementwiseBound):
         return covered(self.f.relative * (self.size + delta) + self.f.absolute * self.root) + self.jumped
 
     def _bends(self, largest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """-inf f'' / 2 and sup f'' / 2 around each entry, where positive: (n, *shape)."""
+        """Return -inf f'' / 2 and sup f'' / 2 around each entry, where positive: (n, *shape)."""
         least, most = _extremes(self.f.curvature, self.f.flat_curvature, self.x - largest, self.x + largest)
         return (-least).clamp(min=0) / 2, most.clamp(min=0) / 2
 
@@ -149,7 +150,7 @@ def _least_by_parabolas(
     perturbation: PerturbationSet,
     fractions: tuple[float, ...],
 ) -> torch.Tensor:
-    """`least` (n, rivals), or less: sum alpha (D^2 / (4 t) + t - kink) for some t >= kink, a share of the `largest` moves."""
+    """Return `least` (n, rivals) or, if less, sum alpha (D^2 / (4 t) + t - kink), t >= kink a share of `largest`."""
     for fraction in fractions:
         t = torch.maximum(kink, fraction * largest).clamp(min=1e-300)
         form = perturbation.weighted_squares(alpha / (4 * t))
@@ -173,7 +174,7 @@ GELU = Smooth(
 
 
 def _tanh_form(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """tanh w, w' and w'' of GELU's tanh form z / 2 (1 + tanh w), w = sqrt(2 / pi) (z + 0.044715 z^3)."""
+    """Return tanh w, w' and w'' of GELU's tanh form z / 2 (1 + tanh w), w = sqrt(2 / pi) (z + 0.044715 z^3)."""
     root = math.sqrt(2 / math.pi)
     return torch.tanh(root * (z + 0.044715 * z**3)), root * (1 + 0.134145 * z**2), root * 0.26829 * z
 
@@ -225,10 +226,10 @@ layer_bound.register(nn.Sigmoid, lambda _, x: SmoothActivationBound(SIGMOID, x))
 
 @layer_bound.register
 def _(layer: nn.Softplus, x: torch.Tensor) -> LayerBound:
-    """log(1 + e^(beta z)) / beta, which PyTorch cuts to z above `threshold` / beta: lower by at most e^-threshold / beta.
+    """log(1 + e^(beta z)) / beta, which PyTorch replaces by z above `threshold` / beta: lower by at most e^-threshold / beta.
 
-    float32's exp overflows at 88.7, and softplus with it, so the cut has to come before. Up to beta 1000 the curvature, which
-    changes by beta^2 / 10 a unit where |z| < 40 / beta, is off by less than SLACK for z that float64 rounds.
+    float32's exp, and softplus with it, overflows at 88.7, so the threshold must be below. Up to beta 1000 the curvature,
+    which changes by beta^2 / 10 a unit where |z| < 40 / beta, is off by less than SLACK for z that float64 rounds.
     """
     beta = layer.beta
     within(layer, 1e-3, 1e3, beta=beta)
@@ -254,7 +255,7 @@ def _(layer: nn.ReLU, x: torch.Tensor) -> LayerBound:
 
 @layer_bound.register
 def _(layer: nn.LeakyReLU, x: torch.Tensor) -> LayerBound:
-    """A slope above 1 would turn the kink around."""
+    """Slopes up to 1: a larger one would turn the kink around."""
     _not_inplace(layer)
     within(layer, -LARGEST, LARGEST, negative_slope=layer.negative_slope)
     if layer.negative_slope > 1:
@@ -291,14 +292,14 @@ class ClippedReLUBound(NonExpansiveBound):
         self.slopes = inside.to(x.dtype) + at_top.to(x.dtype) / 2  # torch halves the derivative of a tie
         self.jacobian_norm = self.slopes.abs().flatten(1).amax(1)
         flat = theta == 0
-        self.to_bottom = torch.where((x <= theta) & ~flat, x.abs(), torch.inf)  # how far the kink is that raises,
-        self.to_top = torch.where((x >= 0) & ~flat, (theta - x).abs(), torch.inf)  # and the kink that lowers
+        self.to_bottom = torch.where((x <= theta) & ~flat, x.abs(), torch.inf)  # distance of the kink that raises,
+        self.to_top = torch.where((x >= 0) & ~flat, (theta - x).abs(), torch.inf)  # and of the kink that lowers
         # between the kinks the linear part goes on for ever, beside them the output stays within [0, theta]
         self.most_raised = torch.where(x < 0, theta, torch.inf)
         self.most_lowered = torch.where(x > theta, theta, torch.inf)
 
     def _bends(self, largest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """How far the remainder of each unit can lie below 0, and above: (n, *shape)."""
+        """Return how far the remainder of each unit can lie below 0, and above: (n, *shape)."""
         lowered = torch.minimum((largest - self.to_top).clamp(min=0), self.most_lowered)
         raised = torch.minimum((largest - self.to_bottom).clamp(min=0), self.most_raised)
         return lowered, raised
@@ -322,8 +323,8 @@ class ClippedReLUBound(NonExpansiveBound):
 
 @layer_bound.register(Absolute)
 class AbsoluteBound(NonExpansiveBound):
-    """|z| of some entries: | |z + D| - |z| | <= |D|. With the slope sign(z) an entry misses 0 <= |z + D| - |z| - sign(z) D,
-    which is 2 (|D| - |z|) where the sign changes and 0 elsewhere, so at most 2 (|D| - |z|)+, and |D| for z = 0.
+    """|z| of some entries: | |z + D| - |z| | <= |D|. With the slope sign(z) the remainder is 0 <= |z + D| - |z| - sign(z) D:
+    2 (|D| - |z|) where the sign changes and 0 elsewhere, so at most 2 (|D| - |z|)+, and |D| for z = 0.
     """
 
     def __init__(self, layer: Absolute, x: torch.Tensor) -> None:

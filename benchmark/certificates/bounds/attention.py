@@ -1,4 +1,4 @@
-"""The `LayerBound` of dot-product attention, with or without the residual; costly constants are computed on first use.
+"""Bounds of dot-product attention, with or without the residual; costly constants are computed on first use.
 
 `QuickAttention` is a cheap bound of its local sensitivity, for the first look at many images: batched products and small
 norms. Names as in sensitivity.py. Heads jointly, with W_V and W_O of all heads together, and 1 for a residual:
@@ -31,22 +31,16 @@ from .sensitivity import AttentionSensitivity, attention_sensitivity
 from .spectral import FORMED_SIDE, product_norm_upper, spectral_norm_upper
 
 FAR = 60.0
+NO_CONSTANT = "is dot-product attention, which has no global Lipschitz constant (Kim et al. 2021)"
 
 
 class QuickAttention:
-    """x (n, tokens, d) nominal inputs; weights per head, residual and query_bias as in `attention_sensitivity`."""
+    """A cheap bound around nominal inputs x (n, tokens, d); weights w_q to w_o and options as of `attention_sensitivity`."""
 
     def __init__(
-        self,
-        x: torch.Tensor,
-        w_q: torch.Tensor,
-        w_k: torch.Tensor,
-        w_v: torch.Tensor,
-        w_o: torch.Tensor,
-        *,
-        residual: bool = True,
-        query_bias: torch.Tensor | None = None,
+        self, x: torch.Tensor, *weights: torch.Tensor, residual: bool = True, query_bias: torch.Tensor | None = None
     ) -> None:
+        w_q, w_k, w_v, w_o = weights
         self.scale = math.sqrt(w_q.shape[2])
         queries, keys, values = (torch.einsum("bnd,hdk->bhnk", x, w) for w in (w_q, w_k, w_v))
         if query_bias is not None:
@@ -67,7 +61,7 @@ class QuickAttention:
         self.spread = 2 * far + math.sqrt(2) * UP * torch.linalg.vector_norm(left, dim=-1)
 
     def bound(self, radius: torch.Tensor) -> torch.Tensor:
-        """(n,) to (n,): never below sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius."""
+        """Return a bound of sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius: (n,) to (n,)."""
         e = radius[:, None]
         w = (self.spread * e[..., None] + 1.2072 * (self.b * e**2)[..., None]) / self.scale
         kappa = torch.where(w < 1e-8, 1 + w, torch.expm1(w) / w.clamp(min=1e-300)) * UP
@@ -79,8 +73,8 @@ class QuickAttention:
 @layer_bound.register(ResidualAttention)
 @layer_bound.register(SelfAttention)
 class AttentionBound(LayerBound):
-    """Scores of another scale than 1 / sqrt(d_head) are those of queries scaled. Of the biases only that of the queries
-    moves anything but a constant (sensitivity.py); all of them count for rounding.
+    """Scores of another scale than 1 / sqrt(d_head) are those of scaled queries. Of the biases only the queries' moves more
+    than a constant (sensitivity.py); all count for rounding.
     """
 
     def __init__(self, layer: ResidualAttention | SelfAttention, x: torch.Tensor) -> None:
@@ -97,10 +91,7 @@ class AttentionBound(LayerBound):
 
     @cached_property
     def everywhere(self) -> float:
-        raise BenchmarkError(
-            f"{self.name} is dot-product attention, which has no global Lipschitz constant (Kim et al. 2021); use a local "
-            "certificate, or L2Attention"
-        )
+        raise BenchmarkError(f"{self.name} {NO_CONSTANT}; use a local certificate, or L2Attention")
 
     @property
     def has_jvp(self) -> bool:  # type: ignore[override]
@@ -156,6 +147,7 @@ class AttentionBound(LayerBound):
 
 
 def where_finite(bound: Callable[[torch.Tensor], torch.Tensor], delta: torch.Tensor) -> torch.Tensor:
+    """Return bound(delta), infinite where delta is not finite."""
     finite = torch.isfinite(delta)
     return torch.where(finite, bound(torch.where(finite, delta, 0.0)), torch.inf)
 
@@ -163,8 +155,9 @@ def where_finite(bound: Callable[[torch.Tensor], torch.Tensor], delta: torch.Ten
 def attention_rounding(
     layer: ResidualAttention | SelfAttention, x: torch.Tensor, *, factor: float, residual: bool
 ) -> Rounding:
-    """Of concat_h(softmax(factor Q_h K_h^T / s) V_h) W_O + b_O, s = sqrt(d_h), Q = x W_Q + b_Q and so on: x (n, tokens, d),
-    W (d, d); and of its sum with x where it is a residual.
+    """Return the rounding of concat_h(softmax(factor Q_h K_h^T / s) V_h) W_O + b_O, and of its sum with x for a residual.
+
+    s = sqrt(d_h), Q = x W_Q + b_Q and so on: x (n, tokens, d), W (d, d).
 
     Norms over all heads. Products: Q, K, V each move by dQ = gamma (|| |x| |W_Q| + |b_Q| || + delta || |W_Q| ||). Scores move
     by dS = factor / s (dQ ||K|| + ||Q|| dK + dQ dK + gamma(8 (d_h + 4)) (||Q|| + dQ)(||K|| + dK)), all norms over the ball,
@@ -182,7 +175,7 @@ def attention_rounding(
     m || |W_O| || + ||b_O|| sqrt(tokens).
 
     Args:
-        factor: of the scores beside 1 / sqrt(d / heads).
+        factor: the scores' factor beside 1 / sqrt(d / heads).
     """
     pairs = [(part.weight, part.bias) for part in (layer.query, layer.key, layer.value)]
     linears = [linear_rounding(x, weight, bias) for weight, bias in pairs]
@@ -217,10 +210,8 @@ def attention_rounding(
 
 
 for _dot_products in (DotProductWindowAttention, nn.MultiheadAttention):
-    REFUSED[_dot_products] = (
-        f"{_dot_products.__name__} is dot-product attention, which has no global Lipschitz constant (Kim et al. 2021) and no "
-        "bound here; use L2WindowAttention, or SelfAttention and a local certificate"
-    )
+    _advice = "use L2WindowAttention, or SelfAttention and a local certificate"
+    REFUSED[_dot_products] = f"{_dot_products.__name__} {NO_CONSTANT} and no bound here; {_advice}"
 REFUSED[LipschitzNormAttention] = (
     "no sound constant is known for LipschitzNormAttention: the published one lacks W_V (unsound_paper_formula.py)"
 )

@@ -9,16 +9,10 @@ import torch
 
 
 def attention(
-    x: torch.Tensor,
-    w_q: torch.Tensor,
-    w_k: torch.Tensor,
-    w_v: torch.Tensor,
-    w_o: torch.Tensor,
-    *,
-    residual: bool = True,
-    query_bias: torch.Tensor | None = None,
+    x: torch.Tensor, *weights: torch.Tensor, residual: bool = True, query_bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The layer that sensitivity.py bounds, by its formula: x (batch, tokens, d) to the same."""
+    """Return the output of the layer that sensitivity.py bounds, weights w_q to w_o: x (batch, tokens, d) to the same."""
+    w_q, w_k, w_v, w_o = weights
     queries = torch.einsum("bic,hcd->bhid", x, w_q)
     if query_bias is not None:
         queries = queries + query_bias[:, None]
@@ -40,7 +34,7 @@ def attention_ascent(
     steps: int = 60,
     starts: int = 3,
 ) -> torch.Tensor:
-    """The largest ||F(X') - F(X)||_F (batch,) found on the sphere ||X' - X||_F = radius by projected gradient ascent.
+    """Return the largest ||F(X') - F(X)||_F (batch,) that projected gradient ascent finds on ||X' - X||_F = radius.
 
     Never above the supremum that `AttentionSensitivity.bound` bounds. Arguments as of `attention_sensitivity`; starts are
     random, seeded by their number.
@@ -56,15 +50,15 @@ def attention_ascent(
 def sphere_ascent(
     change: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, radius: float, *, steps: int = 60, starts: int = 3
 ) -> torch.Tensor:
-    """The largest `change` (batch, tokens, d) to (batch,) found on the sphere around x by projected gradient ascent."""
+    """Return the largest `change`, (batch, tokens, d) to (batch,), that gradient ascent finds on the sphere around x."""
     best = torch.zeros(len(x), dtype=x.dtype, device=x.device)
     for seed in range(starts):
         move = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype).to(x.device)
         for _ in range(steps):
             move = (move / move.flatten(1).norm(dim=1)[:, None, None] * radius).requires_grad_()
-            found = change(x + move)
-            best = torch.maximum(best, found.detach())
-            (gradient,) = torch.autograd.grad(found.sum(), move)
+            reached = change(x + move)
+            best = torch.maximum(best, reached.detach())
+            (gradient,) = torch.autograd.grad(reached.sum(), move)
             size = gradient.flatten(1).norm(dim=1)[:, None, None].clamp(min=1e-300)
             move = (move + 2 * radius * gradient / size).detach()
     return best

@@ -1,6 +1,6 @@
-"""The `LayerBound` of `GridAttention`: layers/attention_grid.py in float64, with norms of weights that are proven here.
+"""The bound of `GridAttention`: the formula of layers/attention_grid.py in float64, with proven norms of weights.
 
-No Jacobian is carried on through a network (`has_jvp`), so one with this layer is certified by composing alone.
+No Jacobian is carried on (`has_jvp`), so a network with this layer is certified by composing alone.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ SMALL = 1e-6
 
 @layer_bound.register(GridAttention)
 class GridAttentionBound(LayerBound):
+    """`GridSensitivity` around the nominal inputs, raised by what float64 may err by."""
+
     has_jvp = False
 
     def __init__(self, layer: GridAttention, x: torch.Tensor) -> None:
@@ -52,14 +54,14 @@ class GridAttentionBound(LayerBound):
         return grid_sensitivity(self.mixing, self.layer.content, norms=self.norms, mixing_norm=mixing_norm, floor=FLOOR)
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        """Infinite too where scores are too large for float64, or for an infinite move."""
+        """Return the bound, infinite where scores are too large for float64, or for an infinite move."""
         known = self.known & delta.isfinite()
-        found = self.sensitivity.bound(torch.where(known, delta, 0.0)) * RAISED
-        return torch.where(known & ~found.isnan(), found, torch.inf)
+        bound = self.sensitivity.bound(torch.where(known, delta, 0.0)) * RAISED
+        return torch.where(known & ~bound.isnan(), bound, torch.inf)
 
     @cached_property
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
-        """The derivative is the limit of quotients, and `bound` over the radius does not fall as the radius grows."""
+        """A bound of the limit of quotients: `bound` over the radius does not fall as the radius grows."""
         return self.bound(torch.full_like(self.x[:, 0, 0], SMALL)) / SMALL
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
@@ -83,7 +85,7 @@ class GridAttentionBound(LayerBound):
 
 
 def grid_rounding(layer: GridAttention, x: torch.Tensor) -> Rounding:
-    """What float64 may err by in it: (n,) to (n,). The layer computes in float64 and rounds once, which is not in here.
+    """Return what float64 may err by in the layer: (n,) to (n,), without the one rounding of its result to float32.
 
     As in `attention_rounding` with units 2^-29 times as large, for the network that runs and for the nominal pass (twice),
     and with what machines may differ by in orthonormal weights (orthogonal.py), ||W x|| by `spread` ||x||. With t for 1 / s

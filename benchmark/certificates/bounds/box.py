@@ -1,4 +1,4 @@
-"""Balls and boxes: how far the units of a network can move, jointly and one by one (Lee et al. 2020; Huang et al. 2021).
+"""Balls and boxes: bounds of how far a network's units move, jointly and one by one (Lee et al. 2020; Huang et al. 2021).
 
 A `Region` holds moves D of all units of n images: ||D|| <= rho, and low_i <= D_i <= high_i for each unit i, low <= 0 <= high.
 
@@ -11,8 +11,8 @@ and both hold, so their intersection does. For any set R of units, ||D'_R|| <= |
 
 Clip, f(z) = min(max(z, 0), theta) around y (theta = infinity: a ReLU): f is monotone, so f(y + D) - f(y) lies between its
 values at the ends of the interval. Let R be the units where these differ; the others do not move, and f is 1-Lipschitz, so
-||f(y + D) - f(y)|| <= ||D_R||. R is known before ||D'_R|| is asked for: a unit that is dead on the whole ball costs neither
-its row nor, in the next layer, its column. The float32 layer clips exactly, and its dead units are exactly at 0 or theta.
+||f(y + D) - f(y)|| <= ||D_R||. R is computed before ||D'_R||: a unit that is dead on the whole ball costs neither its row
+nor, in the next layer, its column. The float32 layer clips exactly, and its dead units are exactly at 0 or theta.
 
 Largest product of v with the moves of a region: for every vector a,
   <v, D> = <a, D> + <v - a, D> <= rho ||a|| + sum_i max((v_i - a_i) low_i, (v_i - a_i) high_i).
@@ -20,13 +20,14 @@ With e_i = high_i where v_i > 0 and -low_i elsewhere, and a_i = sign(v_i) min(|v
 signs of v, and the sum is sum_i (|v_i| - |a_i|) e_i. Every l gives a bound. The best has ||a|| = l rho: then D = a / l lies
 in the region and reaches it. l = 0 is the box alone, and a = v on M (l = infinity) the ball alone.
 
-D is what float32 computes less what the float64 pass computes; where that rounds too, `LayerBound.rounding` covers both.
+D is float32's result less that of the float64 pass; `LayerBound.rounding` covers what both round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -42,6 +43,8 @@ STEPS, OCTAVES = 24, 128  # of the search for l, and how far below the largest i
 
 @dataclass(frozen=True)
 class Region:
+    """Moves D of n images' units: ||D|| <= rho and low <= D <= high."""
+
     rho: torch.Tensor  # (n,)
     low: torch.Tensor  # (n, units)
     high: torch.Tensor  # (n, units)
@@ -52,7 +55,7 @@ class Region:
 
 
 class Linear:
-    """What the bounds ask of a layer y = W x + b, of which this one knows the norm of W alone, because W is too large.
+    """A layer y = W x + b of which only the norm of W is known, because W is too large; subclasses know more.
 
     Units are flat: (n, units). `shape` is of the layer's input, `units` the number of outputs.
     """
@@ -62,16 +65,16 @@ class Linear:
         self.norm = torch.as_tensor(layer_bound.jacobian_norm, dtype=torch.float64)
 
     def row_norms(self, moving: torch.Tensor) -> torch.Tensor:
-        """The norms of the rows of W_M for M = moving (n, inputs): (n, units)."""
+        """Return bounds of the norms of the rows of W_M, M = moving (n, inputs): (n, units)."""
         return self.norm.to(moving.device).expand(len(moving), self.units)
 
     def intervals(self, region: Region) -> tuple[torch.Tensor, torch.Tensor]:
-        """Interval arithmetic: the least and the largest W D can be, each (n, units)."""
+        """Return the least and the largest W D by interval arithmetic, each (n, units)."""
         infinite = region.rho.new_full((len(region.rho), self.units), torch.inf)
         return -infinite, infinite
 
     def restricted_norm(self, rows: torch.Tensor, moving: torch.Tensor) -> torch.Tensor:
-        """Bounds of ||W_RM|| for R = rows (n, units) and M = moving (n, inputs): (n,)."""
+        """Return bounds of ||W_RM|| for R = rows (n, units) and M = moving (n, inputs): (n,)."""
         return self.norm.to(rows.device).expand(len(rows))
 
     def images(self, x: torch.Tensor) -> torch.Tensor:
@@ -79,7 +82,7 @@ class Linear:
 
 
 class Copies(Linear):
-    """Each output is one input times a number > 0, as of flattening, patches and normalisation."""
+    """A layer whose outputs are each one input times a number > 0: flattening, patches, normalisation."""
 
     def row_norms(self, moving: torch.Tensor) -> torch.Tensor:
         return self.layer_bound.linear(self.images(moving.double())).flatten(1) * OUT
@@ -89,51 +92,63 @@ class Copies(Linear):
         return low * OUT, high * OUT
 
 
-class Convolution(Linear):
+class Weighted(Linear):
+    """A layer whose products with W, |W| and W^2 can be computed."""
+
+    weight: torch.Tensor
+
+    def _apply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return `weight` times x (n, inputs), `weight` in place of W: (n, units)."""
+        raise NotImplementedError
+
+    @cached_property
+    def _absolute(self) -> torch.Tensor:
+        return self.weight.abs()
+
+    @cached_property
+    def _squares(self) -> torch.Tensor:
+        return self.weight**2
+
+    def row_norms(self, moving: torch.Tensor) -> torch.Tensor:
+        return self._apply(moving.double(), self._squares).sqrt() * OUT
+
+    def intervals(self, region: Region) -> tuple[torch.Tensor, torch.Tensor]:
+        middle, half = (region.low + region.high) / 2, (region.high - region.low) / 2
+        shift, spread = self._apply(middle, self.weight), self._apply(half, self._absolute) * OUT
+        return shift - spread, shift + spread
+
+
+class Convolution(Weighted):
     """A convolution too large to be written as a matrix: each output sees each input once at most."""
 
     def __init__(self, layer: nn.Conv2d, layer_bound: LayerBound, shape: torch.Size, units: int) -> None:
         super().__init__(layer_bound, shape, units)
-        self.layer = layer
+        self.layer, self.weight = layer, layer.weight
 
     def _apply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return self.layer._conv_forward(self.images(x), weight, None).flatten(1)
 
-    def row_norms(self, moving: torch.Tensor) -> torch.Tensor:
-        return self._apply(moving.double(), self.layer.weight**2).sqrt() * OUT
 
-    def intervals(self, region: Region) -> tuple[torch.Tensor, torch.Tensor]:
-        middle, half = (region.low + region.high) / 2, (region.high - region.low) / 2
-        shift, spread = self._apply(middle, self.layer.weight), self._apply(half, self.layer.weight.abs()) * OUT
-        return shift - spread, shift + spread
-
-
-class Matrix(Linear):
-    """A layer small enough for its matrix; `known` keeps the norms of its parts."""
+class Matrix(Weighted):
+    """A layer small enough for its matrix; `known` caches the norms of its parts."""
 
     def __init__(self, layer_bound: LayerBound, shape: torch.Size, units: int, device: torch.device) -> None:
         super().__init__(layer_bound, shape, units)
         eye = torch.eye(shape.numel(), dtype=torch.float64, device=device).unflatten(1, shape)
         self.weight = layer_bound.linear(eye).flatten(1).mT.contiguous()  # (units, inputs)
-        self.absolute, self.squares = self.weight.abs(), self.weight**2
         self.known: dict[bytes, torch.Tensor] = {}
 
-    def row_norms(self, moving: torch.Tensor) -> torch.Tensor:
-        return (moving.double() @ self.squares.mT).sqrt() * OUT
-
-    def intervals(self, region: Region) -> tuple[torch.Tensor, torch.Tensor]:
-        middle, half = (region.low + region.high) / 2, (region.high - region.low) / 2
-        shift, spread = middle @ self.weight.mT, half @ self.absolute.mT * OUT
-        return shift - spread, shift + spread
+    def _apply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x @ weight.mT
 
     def restricted_norm(self, rows: torch.Tensor, moving: torch.Tensor) -> torch.Tensor:
-        found = []
+        norms = []
         for row, column in zip(rows, moving, strict=True):
             key = torch.cat([row, column]).cpu().numpy().tobytes()
             if key not in self.known:
                 self.known[key] = spectral_norm_upper(self.weight[row][:, column])
-            found.append(self.known[key])
-        return torch.stack(found).clamp(max=float(self.norm))
+            norms.append(self.known[key])
+        return torch.stack(norms).clamp(max=float(self.norm))
 
 
 @dataclass(frozen=True)
@@ -146,7 +161,7 @@ class Stage:
     theta: torch.Tensor | None = None  # (units,) or (), infinite for a ReLU
 
     def through(self, region: Region, t: torch.Tensor, *, restricted: bool) -> Region:
-        """What comes out of `region`.
+        """Return the region of the outputs for moves in `region`.
 
         Args:
             t: (n,), the layer's rounding.
@@ -170,7 +185,7 @@ class Stage:
 def _clip(
     y: torch.Tensor, low: torch.Tensor, high: torch.Tensor, theta: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The intervals of f(y + D) - f(y); ends are widened first, so that no rounding makes a unit dead."""
+    """Return the intervals of f(y + D) - f(y), their ends widened first so that no rounding makes a unit dead."""
 
     def f(z: torch.Tensor) -> torch.Tensor:
         return torch.minimum(z.clamp(min=0), theta)
@@ -180,7 +195,7 @@ def _clip(
 
 
 def largest_product(v: torch.Tensor, region: Region) -> torch.Tensor:
-    """Upper bounds of <v, D> over the moves D of `region`: v (n, rivals, units) to (n, rivals)."""
+    """Return upper bounds of <v, D> over the moves D of `region`: v (n, rivals, units) to (n, rivals)."""
     ends = torch.where(v > 0, region.high[:, None], -region.low[:, None])
     sizes, rho = torch.where(ends > 0, v.abs(), 0.0), region.rho[:, None, None]
     top = (sizes / ends.clamp(min=1e-300)).amax(2, keepdim=True)  # from here up a = v

@@ -1,12 +1,12 @@
-"""What a certificate of known layers speaks of: a network rebuilt from the model's description, in which nothing can hide.
+"""The network that a certificate speaks of: rebuilt from the model's description, so that nothing in the model can hide.
 
-Hooks, subclasses, methods replaced on an instance and cached weights of the model stay behind (layers/description.py).
-Whether the model computes what the rebuilt network does is asked of its logits (`same_logits`).
+The model's hooks, subclasses, replaced methods and cached weights stay behind (layers/description.py). `same_logits` checks
+that the model computes what the rebuilt network does.
 
 `full_precision` refuses a certificate where this process does not compute in the float32 that rounding.py analyses. Reduced
-precision can come from autocast, from torch's switches for TF32 and bfloat16, older and newer, and from oneDNN's
-environment variable. Flushing denormal numbers to zero is refused too: float64's pass, whose sums of tiny terms the bounds
-believe, would flush as well.
+precision can come from autocast, from torch's older and newer switches for TF32 and bfloat16, and from oneDNN's environment
+variable. Flushing denormal numbers to zero is refused too: the float64 pass, on whose sums of tiny terms the bounds rely,
+would flush as well.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from benchmark.runtime.errors import BenchmarkError
 
 from .rounding import LARGEST
 
-ONEDNN = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")  # oneDNN reads both, the second for old times' sake
-SHARED_OUT = 2**17  # numbers, so that every thread of torch has some
+ONEDNN = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")  # oneDNN reads both names
+SHARED_OUT = 2**17  # numbers, so that each of torch's threads has some
 
 
 def full_precision(network: nn.Module) -> None:
@@ -34,7 +34,7 @@ def full_precision(network: nn.Module) -> None:
         raise BenchmarkError("the certificate speaks of float32 networks; give a float32 model, outside autocast")
     if not all(float(t.detach().abs().max()) <= LARGEST for t in tensors if t.numel()):  # a NaN too
         raise BenchmarkError(
-            f"a parameter is NaN or above {LARGEST:g}, where float32 could overflow; the certificate is refused"
+            f"a parameter is NaN or above {LARGEST:g}: float32 could overflow; the certificate is refused"
         )
     if _reduced(any(t.is_cuda for t in tensors), any(isinstance(m, nn.Conv2d) for m in network.modules())):
         raise BenchmarkError(
@@ -49,11 +49,12 @@ def full_precision(network: nn.Module) -> None:
 
 
 def _reduced(cuda: bool, convolves: bool) -> bool:
+    """Return whether a switch of torch lets float32 products run in TF32 or bfloat16."""
     backends = torch.backends
     try:
         matrices = torch.get_float32_matmul_precision() != "highest" or backends.cuda.matmul.allow_tf32
         convolutions = cuda and convolves and backends.cudnn.allow_tf32
-    except RuntimeError as error:  # so torch answers where its older and newer switches disagree
+    except RuntimeError as error:  # torch raises where its older and newer switches disagree
         raise BenchmarkError(
             "torch cannot say whether float32 products run in TF32 or bfloat16: its newer switches (fp32_precision) "
             "contradict its older ones (allow_tf32); set one kind alone, to full precision, in a new process"
@@ -68,7 +69,7 @@ def _reduced(cuda: bool, convolves: bool) -> bool:
 
 
 def _flushes() -> bool:
-    """Whether a product of denormal numbers becomes 0, in either precision, on any of torch's threads."""
+    """Return whether a product of denormal numbers becomes 0, in either precision, on any of torch's threads."""
     tiny = (
         torch.full((SHARED_OUT,), 2.0**-140, dtype=torch.float32),
         torch.full((SHARED_OUT,), 2.0**-1060, dtype=torch.float64),
@@ -80,13 +81,13 @@ HEADS = (NormalisedHead, nn.Linear)
 
 
 def rebuilt(model: nn.Module) -> nn.Module:
-    """The float32 network that a certificate of `model` speaks of, in evaluation mode, frozen.
+    """Return the float32 network that a certificate of `model` speaks of, in evaluation mode, frozen.
 
     Raises:
-        BenchmarkError: a layer that is not known (named), a model in training mode whose layers compute something else then,
-            hooks that torch runs on every module, or a network that would not run in plain float32.
+        BenchmarkError: an unknown layer (named), a model in training mode whose layers then compute something else, hooks
+            that torch runs on every module, or a network that would not run in plain float32.
     """
-    if hooks := [name for name, held in vars(nn.modules.module).items() if name.endswith("_hooks") and len(held)]:
+    if hooks := [name for name, value in vars(nn.modules.module).items() if name.endswith("_hooks") and len(value)]:
         raise BenchmarkError(f"torch has {hooks[0].strip('_')} that would run in the judge's network too; remove them")
     if any(isinstance(layer, OrthogonalLinear) and layer.training for layer in model.modules()):
         raise BenchmarkError("the model is in training mode, where OrthogonalLinear rounds more; call its eval()")
@@ -96,10 +97,10 @@ def rebuilt(model: nn.Module) -> nn.Module:
 
 
 def checked_copy(model: nn.Module) -> nn.Sequential:
-    """The float64 copy of `rebuilt(model)`, a plain sequence that ends in a linear head.
+    """Return the float64 copy of `rebuilt(model)`, a plain sequence that ends in a linear head.
 
     Raises:
-        BenchmarkError: it is no such sequence, or `rebuilt` refuses it.
+        BenchmarkError: the model is no such sequence, or `rebuilt` refuses it.
     """
     if type(model) is not nn.Sequential or not len(model) or type(model[-1]) not in HEADS:
         raise BenchmarkError("this certificate needs a plain nn.Sequential that ends in a NormalisedHead or nn.Linear")
@@ -111,16 +112,15 @@ def checked_copy(model: nn.Module) -> nn.Sequential:
 
 @torch.no_grad()
 def same_logits(model: nn.Module, network: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    """The logits (n, classes) of `model`, which are those of `network`, rebuilt from it, bit for bit, in the same batch.
+    """Return the logits (n, classes) of `model`, checked to be byte-identical to those of `network`, rebuilt from it.
 
     Raises:
-        BenchmarkError: they are not, so a certificate of the network says nothing about the model.
+        BenchmarkError: they differ, so a certificate of the network says nothing about the model.
     """
-    logits, ours = model(images.clone()), network(images)  # a model may write to what it is given
+    logits, ours = model(images.clone()), network(images)  # a model may write to its input
     if type(logits) is not torch.Tensor or logits.shape != ours.shape or logits.dtype != ours.dtype:
-        raise BenchmarkError(
-            f"the model returns a {type(logits).__name__} where its layers give {tuple(ours.shape)} logits"
-        )
+        kind = type(logits).__name__
+        raise BenchmarkError(f"the model returns a {kind} where its layers give {tuple(ours.shape)} logits")
     if not torch.equal(logits, ours):
         raise BenchmarkError(
             f"the model's logits differ by up to {float((logits - ours).abs().max()):.2g} from those of the network that its "

@@ -15,23 +15,22 @@ from .rounding import FLOAT64, TINY, UNIT32, covered, gamma, size
 from .spectral import spectral_norm_upper
 from .token_convolution import convolution_residual
 
-# the columns of a perturbation set at the input of each layer and at the output, and their norms (n,)
+# a perturbation set's columns at each layer's input and at the output, and their norms (n,)
 Propagated = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
 @layer_bound.register(nn.Sequential)
 class SequentialBound(LayerBound):
-    """f_m o ... o f_1. With J_k the nominal Jacobians and R_k what they miss, D_k = J_<k D + e_k, e_1 = 0, and
-    e_(k+1) = J_k e_k + R_k(D_k); so the remainder is e_(m+1) = sum_k J_>k R_k(D_k), which takes from a margin with gradient a
-    what R_k(D_k) takes from one with gradient J_>k^T a. The roundings of the parts are counted among the R_k: `bound`,
-    `remainder` and `remainder_along` hold for the sequence as float32 runs it, and `rounding` adds nothing.
+    """f_m o ... o f_1. With J_k the nominal Jacobians and R_k the remainders, D_k = J_<k D + e_k, e_1 = 0, and
+    e_(k+1) = J_k e_k + R_k(D_k). So the remainder is e_(m+1) = sum_k J_>k R_k(D_k); R_k takes from a margin with gradient a
+    what it takes from one with gradient J_>k^T a. The parts' roundings are counted among the R_k: `bound`, `remainder` and
+    `remainder_along` hold for the sequence as float32 runs it, and `rounding` adds nothing.
     """
 
     def __init__(self, layers: nn.Sequential, x: torch.Tensor) -> None:
         if not len(layers):
             raise BenchmarkError("an empty nn.Sequential has no bound; use nn.Identity")
-        self.layer_bounds: list[LayerBound] = []
-        self.layers, self.inputs = list(layers), [x]
+        self.layers, self.inputs, self.layer_bounds = list(layers), [x], list[LayerBound]()
         for layer in self.layers:
             self.layer_bounds.append(exact_layer_bound(layer, self.inputs[-1]))
             self.inputs.append(layer(self.inputs[-1]))
@@ -60,15 +59,14 @@ class SequentialBound(LayerBound):
     def has_jvp(self) -> bool:  # type: ignore[override]
         return all(part.has_jvp for part in self.layer_bounds)
 
-    def bound(self, delta: torch.Tensor) -> torch.Tensor:
+    def bound(self, delta: torch.Tensor, *, quick: bool = False) -> torch.Tensor:
         for part in self.layer_bounds:
-            delta = (part.bound(delta) + part.rounding_in_range(delta)) * UP
+            moved = part.quick_bound(delta) if quick else part.bound(delta)
+            delta = (moved + part.rounding_in_range(delta)) * UP
         return delta
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
-        for part in self.layer_bounds:
-            delta = (part.quick_bound(delta) + part.rounding_in_range(delta)) * UP
-        return delta
+        return self.bound(delta, quick=True)
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(delta)
@@ -88,18 +86,18 @@ class SequentialBound(LayerBound):
         return self._met[1]
 
     def _perturbations(self, perturbation: PerturbationSet) -> tuple[list[PerturbationSet], torch.Tensor]:
-        """The perturbations of each layer's input, and the norm of e_(m+1)."""
+        """Return the perturbations of each layer's input, and a bound of ||e_(m+1)||."""
         columns, norms = self._propagated(perturbation.columns)
-        found, missed = [perturbation], torch.zeros_like(perturbation.delta)
+        perturbations, missed = [perturbation], torch.zeros_like(perturbation.delta)
         for part, pushed, norm in zip(self.layer_bounds, columns[1:], norms[1:], strict=True):
-            now = found[-1]
+            now = perturbations[-1]
             rounding = part.rounding_in_range(now.delta)
             left = part.remainder(now) + rounding
             missed = (part.jacobian_norm * missed + left) * UP
             rho = (part.jacobian_norm * now.rho + left) * UP
             delta = torch.minimum(part.bound(now.delta) + rounding, norm * now.radius * UP + rho) * UP
-            found.append(PerturbationSet(pushed, now.radius, rho, delta))
-        return found[:-1], missed
+            perturbations.append(PerturbationSet(pushed, now.radius, rho, delta))
+        return perturbations[:-1], missed
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
         missed = self._perturbations(perturbation)[1]
@@ -108,18 +106,18 @@ class SequentialBound(LayerBound):
     def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
         perturbations, _ = self._perturbations(perturbation)
         taken = torch.zeros_like(a.flatten(2)[:, :, 0])
-        for index in range(len(self.layer_bounds) - 1, -1, -1):
-            part, now = self.layer_bounds[index], perturbations[index]
+        steps = list(zip(self.layers, self.layer_bounds, self.inputs, perturbations, strict=False))
+        for layer, part, x, now in reversed(steps):
             rounding = torch.linalg.vector_norm(a.flatten(2), dim=2) * part.rounding_in_range(now.delta)[:, None]
             taken = taken + part.remainder_along(a, now) + rounding
-            a = vjp(self.layers[index], self.inputs[index], a)
+            a = vjp(layer, x, a)
         return taken * UP
 
 
 class ResidualBound(LayerBound):
     """x + body(x): the identity adds nothing to the body's remainder; the sum is rounded once more."""
 
-    most: float | torch.Tensor = 1.0  # by which the body is multiplied
+    most: float | torch.Tensor = 1.0  # the body's largest factor
 
     def __init__(self, body: LayerBound, x: torch.Tensor, branch: torch.Tensor) -> None:
         self.body, self.size = body, size(x) + size(branch)
@@ -161,9 +159,9 @@ class ResidualBound(LayerBound):
 
 
 class WeightedResidualBound(ResidualBound):
-    """x + alpha * body(x), alpha over the last axis: J = I + diag(alpha) J_body, and what the body misses is multiplied by
-    alpha, so that it takes from a margin with gradient a what the body's takes from one with gradient a * alpha. In float32
-    the product and the sum are each rounded once more.
+    """x + alpha * body(x), alpha over the last axis: J = I + diag(alpha) J_body. The body's remainder is multiplied by alpha;
+    it takes from a margin with gradient a what it takes from one with gradient a * alpha. In float32 the product and the sum
+    are each rounded once more.
     """
 
     def __init__(self, body: LayerBound, alpha: torch.Tensor, x: torch.Tensor, branch: torch.Tensor) -> None:

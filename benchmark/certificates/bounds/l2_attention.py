@@ -1,4 +1,4 @@
-"""The bounds of L2 attention, alone and in windows: global constants; around a nominal input the Jacobian and a curvature.
+"""Bounds of L2 attention, alone and in windows: global constants, and around a nominal input the Jacobian and a curvature.
 
 Global, after Kim et al. 2021 and tighter. Head h is G(X W_Q) W_Q^T W_V / s with G(Y) = P Y, P_ij = softmax_j(-|y_i - y_j|^2
 / s). Y = sqrt(s) Z takes s out of P, so G has the constant of g(Z) = P Z, P_ij = softmax_j(-|z_i - z_j|^2), whatever s is:
@@ -39,7 +39,17 @@ from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention, mixi
 from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError
 
-from .layer_bound import REFUSED, UP, LayerBound, PerturbationSet, jacobian_norms, layer_bound, needs_axes, unbiased
+from .layer_bound import (
+    REFUSED,
+    UP,
+    LayerBound,
+    PerturbationSet,
+    jacobian_norms,
+    layer_bound,
+    needs_axes,
+    needs_grid,
+    unbiased,
+)
 from .rounding import EXPONENTIAL, UNIT32, Rounding, gamma, in_room, linear_rounding, size
 from .spectral import UNIT, spectral_norm_upper
 
@@ -49,7 +59,7 @@ SLACK = 1e-9  # added to each b_ij; for float64's rounding of it, of the logarit
 
 
 def l2_attention_norm_upper(layer: L2Attention, tokens: int) -> float:
-    """An upper bound of the l2 Lipschitz constant of `layer` on `tokens` tokens, over all inputs.
+    """Return an upper bound of the l2 Lipschitz constant of `layer` on `tokens` tokens, over all inputs.
 
     Guarantee: never below the true constant. With K the mixing constant, s = sqrt(width / heads), the least of
       kim:  K/s sqrt(sum_h ||W_Q,h||^4 ||W_V,h||^2) ||W_O||, the theorem's form. Fourth power: A_h holds W_Q twice more;
@@ -58,7 +68,7 @@ def l2_attention_norm_upper(layer: L2Attention, tokens: int) -> float:
       c.    K/s sum_h ||W_Q,h|| ||M_h||.
 
     Raises:
-        TypeError: `layer` is not exactly an L2Attention; without A_h attention is not Lipschitz.
+        TypeError: `layer` is not exactly an L2Attention; attention without A_h is not Lipschitz.
     """
     if type(layer) is not L2Attention:
         raise TypeError(f"{type(layer).__name__} is no L2Attention; a bound is known for that layer alone")
@@ -81,16 +91,16 @@ def l2_attention_norm_upper(layer: L2Attention, tokens: int) -> float:
 
 
 def _product(left: torch.Tensor, right: torch.Tensor, off: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """left @ right and a bound of the norm of what rounding did to it, `left` being off by `off` already: (heads,)."""
+    """Return left @ right and a bound (heads,) of the norm of its rounding, `left` being off by `off` (heads,)."""
     sizes = [torch.linalg.matrix_norm(matrix) for matrix in (left, right)]
     return left @ right, (2 * left.shape[-1] * UNIT * sizes[0] + off) * sizes[1] * (1 + 1e-9)
 
 
 def phi_inverse_of_exp(v: torch.Tensor) -> torch.Tensor:
-    """An upper bound of the x >= 0 with x e^(x+1) = e^v, within 1e-9 of it, relatively, for v up to 1e6: any shape.
+    """Return an upper bound of the x >= 0 with x e^(x+1) = e^v, within 1e-9 of it, relatively, for v up to 1e6: any shape.
 
     In logarithms, since e^v overflows: l = log x solves e^l + l + 1 = v, whose left side increases. l <= v - 1; and
-    x <= max(v - 1, 1), since x + log x + 1 is at least v there. Below -600, where x < e^-600, that of -600 stands.
+    x <= max(v - 1, 1), since x + log x + 1 is at least v there. Below -600, where x < e^-600, the bound is that of -600.
     """
     v = v.double().clamp(min=-600.0) + SLACK  # the sum is computed to 1e-15 of e^l + |l| + 1
     high = v - 1
@@ -103,7 +113,7 @@ def phi_inverse_of_exp(v: torch.Tensor) -> torch.Tensor:
 
 
 def window_mixing_constants(bias: torch.Tensor) -> torch.Tensor:
-    """L of the module's docstring for each B: (heads, tokens, tokens) to (heads,) float64.
+    """Return L of the module's docstring for each B: (heads, tokens, tokens) to (heads,) float64.
 
     Guarantee: never below the Lipschitz constant of Z -> softmax(B_ij - |z_i - z_j|^2) Z, nor below that with a mask.
 
@@ -122,11 +132,11 @@ def window_mixing_constants(bias: torch.Tensor) -> torch.Tensor:
 
 
 def l2_window_norm_upper(layer: L2WindowAttention) -> float:
-    """An upper bound of the l2 Lipschitz constant of `layer` over all inputs.
+    """Return an upper bound of the l2 Lipschitz constant of `layer` over all inputs.
 
-    Guarantee: never below the true constant. In `l2_attention_norm_upper`'s forms W_V,h stands once in each head's factor, so
-    W_V,h times L_h, with 1 in place of the constant of unbiased attention, gives them for heads of different L_h. The
-    product rounds each entry once, within what those forms allow for the products that follow.
+    Guarantee: never below the true constant. `l2_attention_norm_upper`'s forms have W_V,h once in each head's factor. So they
+    hold for heads of different L_h, with L_h W_V,h for W_V,h and 1 for the constant of unbiased attention. The product rounds
+    each entry once, within what those forms allow for the products that follow.
 
     Raises:
         TypeError: `layer` is not exactly an L2WindowAttention, or its content not exactly an L2Attention.
@@ -154,7 +164,7 @@ class L2AttentionBound(LayerBound):
     tokens), added to the scores, do not move and stand in P alone: nothing else of this changes.
 
     Args:
-        everywhere: a global constant of the layer; with offsets that of unbiased attention is none.
+        everywhere: a global constant of the layer, needed with offsets, where unbiased attention's does not hold.
     """
 
     def __init__(
@@ -194,7 +204,7 @@ class L2AttentionBound(LayerBound):
         return self._derivative(columns, slice(None))
 
     def _derivative(self, columns: torch.Tensor, images: slice) -> torch.Tensor:
-        """Of columns (directions, n, tokens, width), around the nominal inputs `images`."""
+        """Return J columns (directions, n, tokens, width) around the nominal inputs `images`."""
         p, y = self.p[images], self.y[images]
         dy = torch.einsum("pnic,hcd->pnhid", columns, self.query)
         scores = 2 * (dy @ y.mT + y @ dy.mT - (y * dy).sum(-1)[..., None, :]) / self.scale
@@ -203,7 +213,7 @@ class L2AttentionBound(LayerBound):
         return mixed.transpose(2, 3).flatten(3) @ self.layer.output.weight.mT
 
     def _bend(self, delta: torch.Tensor) -> torch.Tensor:
-        """||F(x + D) - F(x) - J D|| for ||D|| <= delta is at most this: (n,)."""
+        """Return a bound of ||F(x + D) - F(x) - J D|| for ||D|| <= delta: (n,)."""
         e = (delta[:, None] * self.before)[..., None, None]  # (n, heads, 1, 1)
         shift = 2 * math.sqrt(2) * e * self.u + 2 * e**2
         shift = shift - torch.diag_embed(shift.diagonal(dim1=-2, dim2=-1))  # a token and itself do not part
@@ -232,16 +242,15 @@ class L2AttentionBound(LayerBound):
         return torch.minimum(self.everywhere * delta, (self.jacobian_norm * delta + self._bend(delta)) * UP)
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
-        return (
-            torch.minimum((self.everywhere + self.jacobian_norm) * perturbation.delta, self._bend(perturbation.delta))
-            * UP
-        )
+        moved = (self.everywhere + self.jacobian_norm) * perturbation.delta
+        return torch.minimum(moved, self._bend(perturbation.delta)) * UP
 
 
 def l2_rounding(
     layer: L2Attention, x: torch.Tensor, tokens: int, mixing: float | torch.Tensor, offset: float
 ) -> Rounding:
-    """Per head, Y = x W_Q, I = W_Q^T W_V / s, scores (2 Y Y^T - squares) / s, values Y I, norms over all tokens.
+    """Return the rounding of L2 attention. Per head, Y = x W_Q, I = W_Q^T W_V / s, scores
+    (2 Y Y^T - squares) / s, values Y I, norms over all tokens.
 
     Y moves by dY as a linear layer; G is L(N)-Lipschitz, so exact attention of the moved Y is off by L(N) dY ||I||. From
     there scores err by gamma(d_h + 6) (2 + sqrt N) ||Y||^2 / s, the logarithm of a weight by 6 u max |S| + 2 EXPONENTIAL with
@@ -254,10 +263,10 @@ def l2_rounding(
     to m || |W_O| ||.
 
     Args:
-        tokens: N, of a window. Norms over those of all windows are at least each window's: the bounds are linear in the norms
-            of values and of what is lost of Y, with factors that are the same for all windows.
+        tokens: N, of a window. Norms over all windows are at least each window's, and the bounds are linear in the norms of
+            values and of dY, with factors that are the same for all windows.
         mixing: L(N), or one for each head.
-        offset: the largest number, absolute, that is added to a score.
+        offset: the largest absolute number that is added to a score.
     """
     query, value, _ = (weight.double() for weight in layer.head_weights())
     width, inner, root = x.shape[2], query.shape[2], math.sqrt(tokens)
@@ -336,12 +345,9 @@ class L2WindowBound(LayerBound):
 
 
 def _check_window(layer: L2WindowAttention, x: torch.Tensor) -> None:
-    """Raise a BenchmarkError for what the proofs leave out: shapes, linear biases, a bias too large, a mask that helps."""
+    """Raise a BenchmarkError for what the proofs exclude: shapes, linear biases, too large a bias, a raising mask."""
     content = layer.content
-    if x.ndim != 3 or x.shape[1] != layer.side**2:
-        raise BenchmarkError(
-            f"L2WindowAttention needs {layer.side}x{layer.side} tokens; it is given shape {tuple(x.shape)}"
-        )
+    needs_grid(layer, x, layer.side)
     if type(content) is not L2Attention:
         raise BenchmarkError(f"a bound of windows of {type(content).__name__} is not known; use L2Attention")
     unbiased(layer, content.query, content.value, content.output)

@@ -1,4 +1,4 @@
-"""Bounds of what one layer does to a perturbation of its nominal input: the `LayerBound`, found by the layer's exact type.
+"""What one layer does to a perturbation of its nominal input: a `LayerBound`, found by the layer's exact type.
 
 Around a nominal input x, with an input change D of l2 norm at most d:
   bound(d)              >= ||f(x + D) - f(x)||
@@ -31,12 +31,12 @@ UP = 1 + 1e-12  # float64 rounding of one formula
 
 
 def or_infinite(bound: torch.Tensor) -> torch.Tensor:
-    """The bound, infinite where it is NaN (0 times infinity, say): such a number bounds nothing."""
+    """Return the bound, infinite where it is NaN (0 times infinity, say), which bounds nothing."""
     return torch.where(bound.isnan(), torch.inf, bound)
 
 
 def vjp(layer: nn.Module, x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-    """J^T a of one layer at x, a vector-Jacobian product: (n, rivals, *output) to (n, rivals, *input)."""
+    """Return J^T a of one layer at x, a vector-Jacobian product: (n, rivals, *output) to (n, rivals, *input)."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         y = layer(x)
@@ -45,18 +45,22 @@ def vjp(layer: nn.Module, x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
 
 
 def per_image(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """(n,) to (n, 1, ...), with as many axes as `like`."""
+    """Reshape (n,) to (n, 1, ...), with as many axes as `like`."""
     return numbers.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def jacobian_norms(
     derivative: Callable[[torch.Tensor, slice], torch.Tensor], x: torch.Tensor, most: float
 ) -> torch.Tensor:
-    """The norms (n,) of Jacobians that are formed one at a time, up to `most`; `derivative` is of columns around images."""
+    """Return the norms (n,) of Jacobians formed one at a time, at most `most`.
+
+    Args:
+        derivative: J columns for columns (directions, 1, *shape) and the images of a slice.
+    """
     entries = x[0].numel()
     basis = torch.eye(entries, dtype=x.dtype, device=x.device).reshape(entries, 1, *x.shape[1:])
     formed = (derivative(basis, slice(i, i + 1)).reshape(entries, entries) for i in range(len(x)))
-    norms = [spectral_norm_upper(one) * (1 + 1e-9) + 1e-12 for one in formed]
+    norms = [spectral_norm_upper(jacobian) * (1 + 1e-9) + 1e-12 for jacobian in formed]
     return torch.stack(norms).clamp(max=most) if norms else x.new_zeros(0)
 
 
@@ -70,15 +74,15 @@ class PerturbationSet:
     delta: torch.Tensor  # (n,)
 
     def largest_entries(self) -> torch.Tensor:
-        """|D_i| is at most this, entry by entry: (n, *shape)."""
+        """Return the largest |D_i|, entry by entry: (n, *shape)."""
         rows = torch.linalg.vector_norm(self.columns, dim=0)
         radius, rho, delta = (per_image(part, rows) for part in (self.radius, self.rho, self.delta))
         return torch.minimum(radius * rows + rho, delta) * UP
 
     def weighted_squares(self, weight: torch.Tensor) -> torch.Tensor:
-        """sum_i weight_i D_i^2 is at most this, for weights >= 0 (n, rivals, entries): (n, rivals).
+        """Return a bound of sum_i weight_i D_i^2, for weights >= 0 (n, rivals, entries): (n, rivals).
 
-        The root of the sum is ||diag(sqrt weight) (L xi + rest)||, at most radius ||diag(sqrt weight) L|| + rho max sqrt
+        The root of the sum is ||diag(sqrt weight) (L xi + rest)||: at most radius ||diag(sqrt weight) L|| + rho max sqrt
         weight, and at most delta max sqrt weight.
         """
         rows = self.columns.flatten(2).permute(1, 2, 0)  # (n, entries, directions)
@@ -95,8 +99,12 @@ class PerturbationSet:
 class LayerBound:
     """The bounds of a linear layer, given by its map without the constant, a bound of its norm and its rounding.
 
-    Layers that are not linear override the methods.
+    Layers that are not linear override the methods. Bounds map (n,) to (n,).
     """
+
+    has_jvp = True  # whether `jvp` and `remainder` can be computed
+    name: str  # of the layer's type; set by `exact_layer_bound`
+    input_size: torch.Tensor  # (n,) norms of the nominal inputs; set by `exact_layer_bound`
 
     def __init__(
         self,
@@ -107,26 +115,25 @@ class LayerBound:
         self.linear, self.jacobian_norm, self._rounding = linear, jacobian_norm, rounding
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        """(n,) to (n,)."""
         return delta * self.jacobian_norm
 
     @cached_property
     def everywhere(self) -> float:
-        """The global Lipschitz constant; a BenchmarkError where none is known."""
+        """Return the global Lipschitz constant; raise a BenchmarkError where none is known."""
         if type(self) is not LayerBound:
             raise BenchmarkError(f"no global Lipschitz constant is known for the layer {self.name}")
         return float(torch.as_tensor(self.jacobian_norm, dtype=torch.float64).max())
 
     def global_bound(self, delta: torch.Tensor) -> torch.Tensor:
-        """As `bound` and `rounding` together, by `everywhere` alone: how far the output as float32 runs it strays."""
+        """Return how far the float32 output can move, by `everywhere` and `rounding` alone."""
         return (self.everywhere * delta + self.rounding_in_range(delta)) * UP
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
-        """A cheaper and looser bound, for the first pass over many images."""
+        """Return a cheaper, looser `bound`, for the first pass over many images."""
         return self.bound(delta)
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
-        """(directions, n, *shape) to the same of the output."""
+        """Map (directions, n, *shape) to the same of the output."""
         return self.linear(columns.flatten(0, 1)).unflatten(0, columns.shape[:2])
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
@@ -138,11 +145,11 @@ class LayerBound:
         return torch.linalg.vector_norm(a.flatten(2), dim=2) * self.remainder(perturbation)[:, None] * UP
 
     def remainder_along_elementwise(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
-        """A cheaper, looser `remainder_along`, element by element, where a layer also has one for all elements together."""
+        """Return a cheaper `remainder_along`, element by element, where a layer also bounds all elements together."""
         return self.remainder_along(a, perturbation)
 
     def choose_relaxation(self, perturbation: PerturbationSet) -> None:
-        """Lets a layer replace its Jacobian by another linear map (CROWN's choice of slopes), to make the remainder over
+        """Replace the Jacobian by another linear map (CROWN's choice of slopes), to make the remainder over
         `perturbation` small.
 
         From then on `jvp` applies that map, whose norm is at most `jacobian_norm`, and `remainder` bounds what it leaves
@@ -152,7 +159,7 @@ class LayerBound:
     def relax_for_rival(
         self, a: torch.Tensor, perturbation: PerturbationSet
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The linear relaxation that suits a margin with gradient a (n, rivals, *output) at the layer's output best.
+        """Return the linear relaxation that suits a margin with gradient a (n, rivals, *output) best.
 
         Returns:
             (taken, b), taken (n, rivals) and b (n, rivals, *shape), such that <a, f(x + D) - f(x)> >= <b, D> - taken; or
@@ -160,26 +167,19 @@ class LayerBound:
         """
         return None
 
-    has_jvp = True  # whether `jvp` and `remainder` can be computed
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        return self._rounding(delta)
 
     def rounding_in_range(self, delta: torch.Tensor) -> torch.Tensor:
-        """`rounding` (n,), infinite where values could leave float32's range."""
+        """Return `rounding`, infinite where values could leave float32's range."""
         return torch.where(self.input_size + delta <= LARGEST, self.rounding(delta), torch.inf)
 
-    # set by `exact_layer_bound`
-    name: str  # of the layer's type
-    input_size: torch.Tensor  # (n,) norms of the nominal inputs
-
     def reuse(self, earlier: LayerBound, rows: torch.Tensor) -> None:
-        """Takes over costly results of `earlier`, a bound of the same layer whose inputs `rows` are this one's inputs."""
-
-    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        """(n,) to (n,)."""
-        return self._rounding(delta)
+        """Take over costly results of `earlier`, a bound of the same layer whose inputs `rows` are this bound's inputs."""
 
 
 class ElementwiseBound(LayerBound):
-    """Of a layer that acts on each entry by itself: its Jacobian multiplies by `slopes`."""
+    """A layer that acts on each entry by itself: its Jacobian multiplies by `slopes`."""
 
     slopes: torch.Tensor  # like the nominal inputs
 
@@ -188,7 +188,7 @@ class ElementwiseBound(LayerBound):
 
 
 class NonExpansiveBound(ElementwiseBound):
-    """Of an elementwise layer that is 1-Lipschitz, and made of minima, maxima and signs, which round nothing."""
+    """A 1-Lipschitz elementwise layer, made of minima, maxima and signs, which round nothing."""
 
     everywhere = 1.0
 
@@ -204,7 +204,7 @@ REFUSED: dict[type[nn.Module], str] = {}  # layers without a bound, and why; eac
 
 @singledispatch
 def layer_bound(layer: nn.Module, x: torch.Tensor) -> LayerBound:
-    """The `LayerBound` of `layer` around nominal inputs x (n, *shape), float64.
+    """Return the `LayerBound` of `layer` around nominal inputs x (n, *shape), float64.
 
     Raises:
         BenchmarkError: the layer has none, or x has a shape for which its bound does not hold.
@@ -222,45 +222,49 @@ def has_bound(layer: nn.Module) -> bool:
 
 
 def exact_layer_bound(layer: nn.Module, x: torch.Tensor) -> LayerBound:
-    """`layer_bound`, but refusing subclasses of the known layers."""
+    """Return `layer_bound(layer, x)`; refuse subclasses of the known layers, and inputs that are not finite."""
     if not has_bound(layer):
         if reason := REFUSED.get(type(layer)):
             raise BenchmarkError(reason)
         return layer_bound.dispatch(object)(layer, x)
     if not torch.isfinite(x).all():
         raise BenchmarkError(f"the layer {type(layer).__name__} is given NaN or infinity; the certificate is refused")
-    found = layer_bound(layer, x)
-    found.name, found.input_size = type(layer).__name__, size(x)
-    return found
+    bound = layer_bound(layer, x)
+    bound.name, bound.input_size = type(layer).__name__, size(x)
+    return bound
 
 
 def needs_axes(layer: nn.Module, x: torch.Tensor, ndim: int) -> None:
+    """Raise a BenchmarkError where x has other than `ndim` axes."""
     if x.ndim != ndim:
         raise BenchmarkError(f"the layer {type(layer).__name__} needs {ndim} axes; it is given shape {tuple(x.shape)}")
+
+
+def needs_grid(layer: nn.Module, x: torch.Tensor, side: int) -> None:
+    """Raise a BenchmarkError where x is not side x side tokens of an image: (n, side^2, width)."""
+    if x.ndim != 3 or x.shape[1] != side**2:
+        raise BenchmarkError(f"{type(layer).__name__} needs {side}x{side} tokens; it is given shape {tuple(x.shape)}")
 
 
 def unbiased(layer: nn.Module, *linears: nn.Module) -> None:
     """Raise a BenchmarkError where one of a layer's maps has a bias."""
     if any(linear.bias is not None for linear in linears):
-        raise BenchmarkError(
-            f"{type(layer).__name__} has a bias, which its bound leaves out; the certificate is refused"
-        )
+        raise BenchmarkError(f"{type(layer).__name__} has a bias, which its bound excludes; the certificate is refused")
 
 
 def within(layer: nn.Module, least: float, most: float, **arguments: object) -> None:
-    """Raise a BenchmarkError for an argument that is no number from `least` to `most`, where the bound is proven."""
+    """Raise a BenchmarkError for an argument that is no number from `least` to `most`, for which the bound is proven."""
     for name, value in arguments.items():
         if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
-            raise BenchmarkError(
-                f"{type(layer).__name__} with {name} {shown(value)} has no bound here; it should be a number from "
-                f"{least:g} to {most:g}"
-            )
+            layer_with = f"{type(layer).__name__} with {name} {shown(value)}"
+            raise BenchmarkError(f"{layer_with} has no bound here; it should be a number from {least:g} to {most:g}")
 
 
 def whole(layer: nn.Module, least: int, most: int, **arguments: object) -> None:
-    """As `within`, of whole numbers."""
+    """Raise a BenchmarkError for an argument that is no whole number from `least` to `most`."""
     within(layer, least, most, **arguments)
     for name, value in arguments.items():
         if type(value) is not int:
-            name = f"{type(layer).__name__} with {name} {shown(value)}"
-            raise BenchmarkError(f"{name} has no bound here; it should be whole")
+            raise BenchmarkError(
+                f"{type(layer).__name__} with {name} {shown(value)} has no bound here; it should be whole"
+            )

@@ -1,4 +1,4 @@
-"""The `LayerBound` of LayerNorm: locally its constant is max|gamma| / standard deviation, not max|gamma| / sqrt(eps)."""
+"""The bound of LayerNorm, whose local constant is max|gamma| / standard deviation, not max|gamma| / sqrt(eps)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LayerNormBound(LayerBound):
         return tokens - tokens.mean(-1, keepdim=True)
 
     def _least(self, delta: torch.Tensor) -> torch.Tensor:
-        """s over the ball, at least: (n, tokens)."""
+        """Return the least s over the ball: (n, tokens)."""
         return (((self.norms * (1 - 1e-12) - delta[:, None]).clamp(min=0) ** 2) / self.d + self.eps).sqrt() / UP
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,7 @@ class LayerNormBound(LayerBound):
         return ((w - along * self.z) / self.s[..., None] * self.gamma).reshape(columns.shape)
 
     def _square(self, delta: torch.Tensor) -> torch.Tensor:
-        """The coefficient of |w_t|^2: (n, tokens)."""
+        """Return the coefficient of |w_t|^2: (n, tokens)."""
         return UP / (math.sqrt(3 * self.d) * self._least(delta).clamp(min=1e-150) ** 2)
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Bounds of linear layers of images and tokens, and of those that only reorder, copy, drop or add constants."""
+"""Bounds of linear layers of images and tokens, and of layers that only reorder, copy, drop or add constants."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from benchmark.layers.scaled_cosine import CenterNorm
 from benchmark.layers.tokens import ClassToken, MeanPool, MergeTokens, Patchify, Positions, TakeToken
 from benchmark.runtime.errors import BenchmarkError
 
-from .layer_bound import UP, LayerBound, layer_bound, needs_axes, whole, within
+from .layer_bound import UP, LayerBound, layer_bound, needs_axes, needs_grid, whole, within
 from .orthogonal import orthogonal_rounding
 from .rounding import LARGEST, UNIT32, WIDEST, Rounding, covered, gamma, linear_rounding, size
 from .spectral import convolution_norm_upper, spectral_norm_upper
 
 
 def exact(linear: Callable[[torch.Tensor], torch.Tensor], norm: float = 1.0) -> LayerBound:
-    """The bound of a layer that rounds nothing."""
+    """Return the bound of a linear layer that rounds nothing."""
     return LayerBound(linear, norm, torch.zeros_like)
 
 
@@ -52,10 +52,10 @@ def _(layer: nn.Conv2d, x: torch.Tensor) -> LayerBound:
 
 
 def _conv2d_rounding(layer: nn.Conv2d, x: torch.Tensor) -> Rounding:
-    """As of a linear layer, entry by entry gamma(products + 3) (|x| * |W| + |b|); sums of products in any order.
+    """Return the rounding of a convolution: gamma(products + 3) (|x| * |W| + |b|) entry by entry, sums in any order.
 
     Raises:
-        BenchmarkError: an overlapping convolution may run by Winograd's or Fourier transforms, which err otherwise.
+        BenchmarkError: an overlapping convolution that may run by Winograd's or Fourier transforms, which round differently.
     """
     apart = all(s >= k for s, k in zip(layer.stride, layer.kernel_size, strict=True))
     if not apart and (x.is_cuda or not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled)):
@@ -68,14 +68,14 @@ def _conv2d_rounding(layer: nn.Conv2d, x: torch.Tensor) -> Rounding:
 
 
 def conv2d_norm_upper(layer: nn.Conv2d, weight: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """An upper bound of the l2 norm of `layer` with this weight and no bias, on height x width images: () float64.
+    """Return an upper bound of the l2 norm of `layer` with this weight and no bias, on height x width images: () float64.
 
-    A small one by its matrix (`convolution_matrix`). Else, with zero padding, any groups and stride: the groups act
-    apart, so the largest counts. Where the stride is no less than the kernel no pixel is seen twice, and a group's
-    norm is at most that of its kernel as an (out, in * h * w) matrix.
+    A small layer's bound is its matrix's norm (`convolution_matrix`). Else, with zero padding, any groups and stride: groups
+    act apart, so the largest counts. Where the stride is no less than the kernel no pixel is seen twice, and a group's norm
+    is at most that of its kernel as an (out, in * h * w) matrix.
 
     Raises:
-        BenchmarkError: a dilation, or another padding than zeros or (odd kernels, same size, no larger than the image)
+        BenchmarkError: a dilation, or a padding other than zeros or (odd kernels, same size, no larger than the image)
             circular.
     """
     kernel, stride = layer.kernel_size, layer.stride
@@ -102,9 +102,7 @@ def _(layer: nn.Flatten, x: torch.Tensor) -> LayerBound:
     return exact(layer)
 
 
-@layer_bound.register
-def _(layer: nn.Identity, x: torch.Tensor) -> LayerBound:
-    return exact(lambda y: y)
+layer_bound.register(nn.Identity, lambda _, x: exact(lambda y: y))
 
 
 @layer_bound.register
@@ -132,9 +130,7 @@ def _(layer: MergeTokens | ShiftTokens, x: torch.Tensor) -> LayerBound:
     if isinstance(layer, ShiftTokens):
         whole(layer, 1, x.shape[1], side=layer.side)
         whole(layer, 1, x.shape[2] // 4, moved=layer.moved)
-    if x.shape[1] != layer.side**2:
-        name = type(layer).__name__
-        raise BenchmarkError(f"{name} needs {layer.side}x{layer.side} tokens; it is given shape {tuple(x.shape)}")
+    needs_grid(layer, x, layer.side)
     return exact(layer)
 
 
@@ -146,7 +142,7 @@ def _(layer: ClassToken, x: torch.Tensor) -> LayerBound:
 
 @layer_bound.register
 def _(layer: TakeToken, x: torch.Tensor) -> LayerBound:
-    """Of one token: a list of several, one of them twice, would repeat what moves."""
+    """One token alone: a list could hold a token twice and repeat its move."""
     needs_axes(layer, x, 3)
     whole(layer, -x.shape[1], x.shape[1] - 1, index=layer.index)
     return exact(layer)
@@ -177,7 +173,7 @@ def _(layer: MeanPool, x: torch.Tensor) -> LayerBound:
 
 @layer_bound.register
 def _(layer: CenterNorm, x: torch.Tensor) -> LayerBound:
-    """Entry by entry the mean errs by gamma(d + 1) |x| / sqrt(d), and a difference and four products and sums follow."""
+    """Rounding: an entry's mean errs by gamma(d + 1) |x| / sqrt(d); a difference and four products and sums follow."""
     width, scale = len(layer.gamma), len(layer.gamma) / (len(layer.gamma) - 1)
     if x.shape[-1] != width:
         raise BenchmarkError(f"CenterNorm of width {width} does not fit inputs {tuple(x.shape)}")

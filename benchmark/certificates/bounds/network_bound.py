@@ -1,7 +1,7 @@
-"""A network of known layers, run in float64 around n images, and how far its margins can fall within a radius.
+"""How far a network's margins can fall within a radius of n images; its layers are known and run in float64.
 
 Let the image move by xi, ||xi|| <= e, layer k's input by D_k, f_k(x_k + D) = f_k(x_k) + J_k D + R_k(D), and let the layer
-that float32 runs add a rounding of norm at most t_k (rounding.py), which the bounds below carry along like any other move.
+as float32 runs it add a rounding of norm at most t_k (rounding.py), which the bounds below carry along like any other move.
 
 Composing (Havens et al. 2024, section 3): ||D_(k+1)|| <= bound_k(||D_k||) + t_k, so that at the head the margin over rival
 j falls by at most ||w_y - w_j|| ||D_K||, and by the rounding of its two logits.
@@ -9,7 +9,7 @@ j falls by at most ||w_y - w_j|| ||D_K||, and by the rounding of its two logits.
 Margin gradient: with a_k the gradient of the nominal margin at layer k's input (a_K = w_y - w_j, a_k = J_k^T a_(k+1)),
 by induction from the head back to any layer i the margin changes by exactly <a_i, D_i> + sum_(k >= i) <a_(k+1), R_k(D_k)>
 and the roundings. So it falls by at most max |<a_i, D_i>| + sum_(k >= i) (along_k + ||a_(k+1)|| t_k), along_k the
-`remainder_along` of layer k. Every i is tried and the smallest bound of the fall counts, per rival; i = K is composing.
+`remainder_along` of layer k. Every i is tried, and the smallest bound counts, per rival; i = K is composing.
 
 Relaxations: nothing in this needs the nominal Jacobian. A layer may put another linear map in its place, chosen for the
 rival, with <a_(k+1), f_k(x_k + D) - f_k(x_k)> >= <a_k, D> - taken_k (`LayerBound.relax_for_rival`), as CROWN chooses slopes
@@ -46,7 +46,7 @@ class Prefix:
 
 
 def linear_prefix(layer_bounds: list[LayerBound], image: torch.Tensor) -> Prefix:
-    """The leading linear layers of a network, given by its layers' bounds, for images shaped like `image` (1, c, h, w)."""
+    """Return a network's leading linear layers, given the bounds of all, for images shaped like `image` (1, c, h, w)."""
     now = torch.eye(image.numel(), dtype=torch.float64, device=image.device).reshape(-1, *image.shape)
     linear = list(takewhile(lambda part: type(part) is LayerBound, layer_bounds))
     linear = linear[: len(layer_bounds) - 1]  # the head reads an output, so one layer at least stays
@@ -56,7 +56,7 @@ def linear_prefix(layer_bounds: list[LayerBound], image: torch.Tensor) -> Prefix
 
 
 def _narrow(columns: torch.Tensor) -> torch.Tensor:
-    """Only L L^T matters, so L is kept no wider than it is tall."""
+    """Return L no wider than it is tall, with the same L L^T, which alone matters."""
     flat = columns.flatten(2).permute(1, 2, 0)  # (n, outputs, directions)
     if flat.shape[1] >= flat.shape[2]:
         return columns
@@ -79,12 +79,12 @@ class NetworkBound:
 
     @cached_property
     def relaxation_radius(self) -> torch.Tensor:
-        """The radius (n,) of the image that layers choose their relaxations for; set it before `columns` is first used."""
+        """Radii (n,) for which layers choose their relaxations; set them before `columns` is first used."""
         return torch.zeros_like(self.margins[:, 0])
 
     @cached_property
     def rival_margins(self) -> torch.Tensor:
-        """The margins (n, classes), infinite for the label itself; certified where each is above its `margin_drop`."""
+        """Margins (n, classes), infinite for the label itself; an image is certified where each exceeds its `margin_drop`."""
         return self.margins.scatter(1, self.labels[:, None], torch.inf)
 
     @cached_property
@@ -106,7 +106,7 @@ class NetworkBound:
         return [torch.stack(part, dim=1) for part in zip(*parts, strict=True)]
 
     def take(self, rows: torch.Tensor) -> NetworkBound:
-        """The same for the images `rows` alone, with the costly parts already computed for them."""
+        """Return the bound of the images `rows` alone, with the costly parts already computed for them."""
         activations = [activation[rows] for activation in self.activations]
         layer_bounds = [exact_layer_bound(layer, x) for layer, x in zip(self.layers, activations, strict=False)]
         for layer_bound, earlier in zip(layer_bounds, self.layer_bounds, strict=True):
@@ -142,10 +142,11 @@ class NetworkBound:
         return columns
 
     def rounding(self, index: int, delta: torch.Tensor) -> torch.Tensor:
+        """Return the rounding (n,) of layer `index`, whose input moves by `delta` (n,)."""
         return self.layer_bounds[index].rounding_in_range(delta) if self.float32 else torch.zeros_like(delta)
 
     def composed(self, radius: torch.Tensor, *, quick: bool = False) -> torch.Tensor:
-        """How far each margin can fall within `radius` (n,), by composing alone: (n, classes), infinite where unknown."""
+        """Return how far each margin can fall within `radius` (n,) by composing: (n, classes), infinite where unknown."""
         delta = radius
         for index, part in enumerate(self.layer_bounds):
             delta = (part.quick_bound(delta) if quick else part.bound(delta)) + self.rounding(index, delta)
@@ -154,7 +155,7 @@ class NetworkBound:
     def margin_drop(
         self, radius: torch.Tensor, rivals: torch.Tensor | None = None, *, effort: str = "all"
     ) -> torch.Tensor:
-        """Upper bounds of how far each margin can fall: the smaller of composing and the margin gradient.
+        """Return upper bounds of how far each margin can fall: the smaller of composing and the margin gradient.
 
         Args:
             radius: (n,) float64.
@@ -169,9 +170,7 @@ class NetworkBound:
         least = or_infinite(_of(self._at_the_head(last), rivals))
         later = _of(self.head_rounding(last), rivals)
         a = _of(self.difference, rivals)
-        for index in reversed(
-            range(self.prefix.layers, len(self.layer_bounds))
-        ):  # the leading linear layers miss nothing
+        for index in reversed(range(self.prefix.layers, len(self.layer_bounds))):  # linear layers have no remainder
             layer_bound, perturbation = self.layer_bounds[index], perturbations[index]
             assert perturbation is not None
             sizes = torch.linalg.vector_norm(a.flatten(2), dim=2)
@@ -193,16 +192,17 @@ class NetworkBound:
     def _perturbations(
         self, radius: torch.Tensor
     ) -> tuple[list[PerturbationSet | None], list[torch.Tensor], torch.Tensor]:
-        """The perturbations of each layer's input (None for leading linear layers), each layer's rounding, and ||D_K||."""
+        """Return each layer's perturbation set (None for leading linear layers), each layer's rounding, and ||D_K||."""
         delta, rho = radius, torch.zeros_like(radius)
         perturbations: list[PerturbationSet | None] = []
         roundings = []
-        for index, layer_bound in enumerate(self.layer_bounds):
-            columns, rounding = self.columns[index], self.rounding(index, delta)
-            perturbations.append(None if columns is None else PerturbationSet(columns, radius, rho, delta))
+        for index, (layer_bound, columns) in enumerate(zip(self.layer_bounds, self.columns, strict=True)):
+            perturbation = None if columns is None else PerturbationSet(columns, radius, rho, delta)
+            rounding = self.rounding(index, delta)
+            perturbations.append(perturbation)
             roundings.append(rounding)
             rho = layer_bound.jacobian_norm * rho + rounding
-            if (perturbation := perturbations[-1]) is not None:
+            if perturbation is not None:
                 rho = rho + layer_bound.remainder(perturbation)
             rho, delta = rho * UP, layer_bound.bound(delta) + rounding
         return perturbations, roundings, delta
@@ -211,14 +211,14 @@ class NetworkBound:
         return (self.difference_norms * delta[:, None] + self.head_rounding(delta)) * UP
 
     def head_rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        """What rounding takes from each margin at the head, whose input moves by `delta` (n,): (n, classes)."""
+        """Return what the head's rounding takes from each margin, its input moving by `delta` (n,): (n, classes)."""
         if not self.float32:
             return torch.zeros_like(self.margins)
         fits = (size(self.activations[-1]) + delta <= LARGEST)[:, None]
         return torch.where(fits, (self.head[0] + self.head[1] * delta[:, None]) * FLOAT64, torch.inf)
 
     def _first_order(self, gradients: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
-        """An upper bound of <a, D> over the perturbations D of one layer's input: (n, rivals)."""
+        """Return an upper bound of <a, D> over the perturbations D of one layer's input: (n, rivals)."""
         a = gradients.flatten(2)
         sizes = torch.linalg.vector_norm(a, dim=2)
         directions = perturbation.columns.flatten(2).permute(1, 0, 2)  # (n or 1, directions, size)
@@ -228,7 +228,7 @@ class NetworkBound:
 
 
 def _of(values: torch.Tensor, rivals: torch.Tensor | None) -> torch.Tensor:
-    """The chosen rivals of (n, classes, ...): (n, r, ...)."""
+    """Return the chosen rivals of (n, classes, ...): (n, r, ...)."""
     if rivals is None:
         return values
     return values[torch.arange(len(values), device=values.device)[:, None], rivals]
@@ -243,11 +243,11 @@ def bound_network(
     float32: bool = True,
     prefix: Prefix | None = None,
 ) -> NetworkBound:
-    """The bounds of a `checked_copy` around `images` (n, c, h, w), labels (n,).
+    """Return the bounds of a `checked_copy` around `images` (n, c, h, w), labels (n,).
 
     Args:
         float32: whether to bound the network as float32 runs it, or in real numbers.
-        prefix: that of an earlier call for the same network, which saves its computation.
+        prefix: the prefix of an earlier call for the same network, to save its computation.
 
     Raises:
         BenchmarkError: a layer without a declared bound (named).
@@ -263,15 +263,17 @@ def bound_network(
         raise BenchmarkError(f"the head needs one vector an image; the layer before it gives {tuple(last.shape)}")
     logits, weight = head(last), head.weight
     error = gamma(weight.shape[1] + 3)  # of one logit: error (||w|| (||x|| + delta) + |b|)
-    sizes = _row_sizes(head)
+    # upper bounds of the norms of the head's rows: (classes,)
+    normalised = isinstance(head, NormalisedHead)
+    sizes = torch.ones_like(head.bias) if normalised else torch.linalg.vector_norm(weight, dim=1) * UP
     both = sizes[labels][:, None] + sizes[None]
     offsets = torch.zeros_like(sizes) if head.bias is None else head.bias.abs()
     biases = offsets[labels][:, None] + offsets[None] + both * torch.linalg.vector_norm(last, dim=1)[:, None]
     bounded = NetworkBound(
-        layers=layers,
-        activations=activations,
-        layer_bounds=layer_bounds,
-        labels=labels,
+        layers,
+        activations,
+        layer_bounds,
+        labels,
         difference=weight[labels][:, None] - weight[None],
         margins=logits.gather(1, labels[:, None]) - logits,
         head=torch.stack([error * biases + TINY, error * both]) * UP,
@@ -280,11 +282,3 @@ def bound_network(
     if prefix is not None:
         bounded.prefix = prefix
     return bounded
-
-
-def _row_sizes(head: nn.Module) -> torch.Tensor:
-    """Upper bounds of the norms of a head's rows: (classes,)."""
-    if isinstance(head, NormalisedHead):
-        return torch.ones_like(head.bias)
-    assert isinstance(head, nn.Linear)
-    return torch.linalg.vector_norm(head.weight, dim=1) * UP

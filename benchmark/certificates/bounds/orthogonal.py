@@ -1,4 +1,4 @@
-"""What float32 does to an OrthogonalLinear, and by how much two machines may differ in the weight that they derive for it.
+"""Rounding of an OrthogonalLinear, and how much the weights may differ that two machines derive for it.
 
 Let M (m, n), m <= n, be `raw` or its transpose, G = M M^T + s I = L L^T, W = L^-1 M, ||W|| <= 1, t = tr G, l the least
 eigenvalue of G, u = 2^-53. A machine forms G with an error of at most gamma(n + 2) t in the Frobenius norm, its Cholesky
@@ -31,8 +31,8 @@ NEGLIGIBLE = 1e-8
 
 
 def derived_spread(raw: torch.Tensor) -> float:
-    """3 f of the module's docstring: the weights that two machines derive from `raw` (outputs, inputs) differ by no more, in
-    the Frobenius norm.
+    """Return 3 f of the module's docstring, a Frobenius-norm bound of how far the weights that two machines derive from
+    `raw` (outputs, inputs) differ.
 
     Raises:
         BenchmarkError: the rows of `raw` depend on each other so closely that nothing is known of the difference.
@@ -53,15 +53,13 @@ def derived_spread(raw: torch.Tensor) -> float:
 
 
 def counted_spread(layer: OrthogonalLinear) -> float:
-    """`derived_spread` of the layer's raw matrix, 0 where it is negligible."""
+    """Return `derived_spread` of the layer's raw matrix, 0 where it is negligible."""
     spread = derived_spread(layer.raw)
     return spread if spread > NEGLIGIBLE else 0.0
 
 
 def orthogonal_rounding(layer: OrthogonalLinear, x: torch.Tensor, weight: torch.Tensor, norm: torch.Tensor) -> Rounding:
-    """The float32 layer sums in float64, whose unit roundoff is 2^-29 of float32's, as the nominal pass does, and rounds the
-    result once.
-    """
+    """Return the layer's rounding: sums in float64 (2^-29 of float32's unit), as in the nominal pass, then one rounding."""
     sums, spread = linear_rounding(x, weight, layer.bias), counted_spread(layer)
     nominal, length = size(layer(x)), size(x)
 

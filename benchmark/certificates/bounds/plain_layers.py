@@ -1,4 +1,4 @@
-"""The layers of benchmark/layers in operations that bound propagation knows: products, sums, relu, softmax, sqrt."""
+"""The layers of benchmark/layers in operations that bound propagation supports: products, sums, relu, softmax, sqrt."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from benchmark.layers.tokens import ClassToken, LayerProject, Patchify
 
 @singledispatch
 def plain(layer: nn.Module) -> nn.Module:
-    """The layer in operations that auto_LiRPA knows; itself unless it is one of benchmark/layers. In float64."""
+    """Return the layer in operations that auto_LiRPA supports; itself unless benchmark/layers has it. In float64."""
     return layer
 
 
 class Written(nn.Module):
-    """A function as a module; `parts` are the modules that it calls."""
+    """A function as a module; `parts` are the modules it calls."""
 
     def __init__(self, run: Callable[[torch.Tensor], torch.Tensor], *parts: nn.Module) -> None:
         super().__init__()
@@ -50,9 +50,9 @@ def _(layer: Residual) -> nn.Module:
 def _(layer: WeightedResidual) -> nn.Module:
     if type(layer) is not WeightedResidual:
         return layer
-    made = WeightedResidual(plain(layer.body), len(layer.alpha))
-    made.alpha = layer.alpha
-    return made
+    residual = WeightedResidual(plain(layer.body), len(layer.alpha))
+    residual.alpha = layer.alpha
+    return residual
 
 
 @plain.register
@@ -61,16 +61,16 @@ def _(layer: BoundedLinear | OrthogonalLinear | NormalisedHead) -> nn.Module:
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
-    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
-    made.weight.data = weight.detach().clone()
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
+    linear.weight.data = weight.detach().clone()
     if bias is not None:
-        made.bias.data = bias.detach().clone()
-    return made.to(weight.device).requires_grad_(False)
+        linear.bias.data = bias.detach().clone()
+    return linear.to(weight.device).requires_grad_(False)
 
 
 @plain.register
 def _(layer: Patchify) -> nn.Module:
-    """By reshaping and one permutation."""
+    """Patches by reshaping and one permutation."""
 
     def patches(x: torch.Tensor) -> torch.Tensor:
         (n, c, h, w), p = x.shape, layer.patch
@@ -95,7 +95,7 @@ def _(layer: Resize) -> nn.Module:
 
 @plain.register
 def _(layer: ClassToken) -> nn.Module:
-    """Without `expand`: the token times zeros plus one of each image."""
+    """The token prepended without `expand`: added to zeros of each image."""
     token = layer.token.detach().clone()[None, None]
     return Written(lambda x: torch.cat([0 * x[:, :1] + token, x], dim=1))
 
@@ -151,7 +151,7 @@ def _(layer: ResidualAttention | SelfAttention) -> nn.Module:
 
 
 def _by_head(y: torch.Tensor, heads: int) -> torch.Tensor:
-    """(n, tokens, width) to (n, heads, tokens, width / heads)."""
+    """Reshape (n, tokens, width) to (n, heads, tokens, width / heads)."""
     n, tokens, width = y.shape
     return y.reshape(n, tokens, heads, width // heads).permute(0, 2, 1, 3)
 
@@ -176,16 +176,18 @@ def _(layer: ScaledCosineAttention) -> nn.Module:
 
 @plain.register
 def _(layer: TokenConvolution | BoundedTokenConvolution) -> nn.Module:
-    """By zeros put before and after the tokens, and one matrix for all shifts of a slice."""
-    kernels = [(one.weight.shape[2], _linear(one.weight.permute(0, 2, 1).flatten(1), one.bias)) for one in layer.slices]
+    """Zeros before and after the tokens, and one matrix for all shifts of a slice."""
+    kernels = [
+        (part.weight.shape[2], _linear(part.weight.permute(0, 2, 1).flatten(1), part.bias)) for part in layer.slices
+    ]
 
     def convolution(x: torch.Tensor) -> torch.Tensor:
-        found, tokens, share = [], x.shape[1], x.shape[2] // len(kernels)
+        outputs, tokens, share = [], x.shape[1], x.shape[2] // len(kernels)
         for index, (kernel, linear) in enumerate(kernels):
             part = x[:, :, index * share : (index + 1) * share]
             zeros = [0 * part[:, :1]] * (kernel // 2)
             padded = torch.cat([*zeros, part, *zeros], dim=1)
-            found.append(linear(torch.cat([padded[:, tap : tap + tokens] for tap in range(kernel)], dim=2)))
-        return torch.cat(found, dim=2)
+            outputs.append(linear(torch.cat([padded[:, tap : tap + tokens] for tap in range(kernel)], dim=2)))
+        return torch.cat(outputs, dim=2)
 
     return Written(convolution, *(linear for _, linear in kernels))

@@ -1,4 +1,4 @@
-"""The `LayerBound` of LayerProject, which projects tokens onto a ball: the exact sensitivity of each token's projection."""
+"""The bound of LayerProject, by the exact sensitivity of each token's projection onto a ball."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ProjectionBound(LayerBound):
     move p alone, |p| <= radius ||u^T L|| + rho, and takes from a margin only along y / |y|, which lies within
     sqrt(2 - 2 sqrt(1 - d^2 / r^2)) of u. Tokens with r <= d: at most (1 + ||J_t||) d.
 
-    float64 knows r to c = (width + 8) 2^-53 of itself, which moves the bounds by r / R times as much. Beyond what
-    UP covers they take `least`, a length that r is not below.
+    float64 errs in r by c = (width + 8) 2^-53 relatively, which moves the bounds by r / R times as much. Where UP does not
+    cover that, they use `least`, a lower bound of r.
     """
 
     everywhere = 1.0  # projection onto a convex set
@@ -60,7 +60,7 @@ class ProjectionBound(LayerBound):
         return moved.permute(3, 0, 1, 2)
 
     def _bends(self, perturbation: PerturbationSet) -> tuple[torch.Tensor, torch.Tensor]:
-        """The coefficient of |D_t|^2 outside, and the largest kink: each (n, tokens)."""
+        """Return the coefficient of |D_t|^2 outside, and the largest kink: each (n, tokens)."""
         d, r = perturbation.delta[:, None], self.least
         room = (r - d).clamp(min=1e-300)
         near = r > d
@@ -115,9 +115,9 @@ def projection_bound(norms: torch.Tensor, ball: float, radius: torch.Tensor) -> 
 
 
 def _chord_over_sine(r: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
-    """Of the largest angle by which e can turn a vector of length r >= e. Its sine is e / r, its chord on the sphere of
-    radius 1 sqrt(2 (1 - c)) = (e / r) sqrt(2 / (1 + c)), c = sqrt(1 - (e / r)^2); the second form loses nothing for small
-    angles. For e within 1% of r, c by the difference r - e, which is exact.
+    """Return chord over sine of the largest angle by which e can turn a vector of length r >= e. The sine is e / r, the chord
+    on the unit sphere sqrt(2 (1 - c)) = (e / r) sqrt(2 / (1 + c)), c = sqrt(1 - (e / r)^2); the second form loses nothing for
+    small angles. For e within 1% of r, c is computed from r - e, which is exact.
     """
     near = ((r - e).clamp(min=0) * (r + e)).sqrt() / r
     cosine = torch.where(e > 0.99 * r, near, (1 - (e / r) ** 2).clamp(min=0).sqrt())

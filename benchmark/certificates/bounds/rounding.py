@@ -1,23 +1,23 @@
-"""What float32 arithmetic can do to a layer, by a-priori error analysis: `LayerBound.rounding` is made of these.
+"""A-priori bounds of float32's rounding errors, of which each layer's `LayerBound.rounding` is made.
 
-Model (Higham, Accuracy and Stability, 2.2 and 3.1), u = 2^-24: an operation gives its exact result times (1 + t), |t| <= u;
-a sum of n products in any order, blocked or not, fused or not, gives sum a_i b_i (1 + t_i), |t_i| <= gamma(n) =
-n u / (1 - n u); k such factors together are within gamma(k). Division, square root and their likes are within 4 u, exp
-with all rescalings of a row within EXPONENTIAL (torch's vectorised exp is within 20 units in the last place). Weights that
-a layer derives from its parameters are computed in float64 and rounded once (within gamma(2)). Underflow adds less than
-TINY. Products in TF32, half precision or autocast are outside this model and are refused (checked_copy.py); for
-attention's kernels, which may split a float32 product in three TF32 ones on a GPU, each count is taken KERNEL times.
+Model (Higham, Accuracy and Stability, 2.2 and 3.1), u = 2^-24. An operation returns its exact result times (1 + t), |t| <= u.
+A sum of n products, in any order, blocked or fused, returns sum a_i b_i (1 + t_i), |t_i| <= gamma(n) = n u / (1 - n u).
+k such factors together are within gamma(k). Division, square root and the like are within 4 u. exp with all rescalings of a
+row is within EXPONENTIAL (torch's vectorised exp is within 20 units in the last place). Weights that a layer derives from its
+parameters are computed in float64 and rounded once, within gamma(2). Underflow adds less than TINY.
+Products in TF32, half precision or autocast lie outside this model; checked_copy.py refuses them. Attention's kernels may
+split a float32 product into three TF32 products on a GPU, so each of their counts is taken KERNEL times.
 
 With x' = x + D, ||D|| <= delta, a bound |fl(f)(x') - f(x')| <= gamma(k) |x'| |W| gives, by |x'| <= |x| + |D|, the norm
 gamma(k) (|| |x| |W| ||_F + delta || |W| ||_2).
 
-Range. float32 holds numbers up to 3.4e38. What real arithmetic keeps below ROOM = 1e36, partial sums in any order included,
-float32 computes without overflow, since the errors above are less than the values themselves. The norms of inputs over the
-ball, and parameters, are at most LARGEST = 1e7 (elsewhere a layer's rounding is infinite, or the network is refused), and
-derived weights at most WIDEST = 1e11, as their layers' bounds ask. A sum of products is at most ||x|| ||w||, so at most 1e18
-sqrt(inputs) and below ROOM for any network that fits a memory; so are scalings and quotients by numbers within [1e-7, 1e7].
-Where a layer multiplies such sums with each other (scores, values times weights, squares of rows), its rounding is infinite
-unless the bounds that it computes of them stay below ROOM. exp is of numbers at most 0 in softmax, at most 80 in Softplus.
+Range. float32 holds numbers up to 3.4e38. Whatever real arithmetic keeps below ROOM = 1e36, partial sums in any order
+included, float32 computes without overflow, because the errors above are smaller than the values. Norms of inputs over the
+ball, and parameters, are at most LARGEST = 1e7; else the layer's rounding is infinite, or the network is refused. Derived
+weights are at most WIDEST = 1e11; their layers' bounds ask for it. A sum of products is at most ||x|| ||w||, so at most
+1e18 sqrt(inputs), and below ROOM for any network that fits a memory. So are scalings and quotients by numbers within
+[1e-7, 1e7]. Where a layer multiplies such sums with each other (scores, values times weights, squares of rows), its rounding
+is infinite unless its bounds of them stay below ROOM. exp is of numbers at most 0 in softmax, at most 80 in Softplus.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ FLOAT64 = 1 + 1e-8  # the float64 pass around the nominal input obeys the same b
 
 
 def gamma(count: float) -> float:
-    """gamma(n) for n rounding errors in sequence."""
+    """Return gamma(n) for n rounding errors in sequence; raise a BenchmarkError where float32 gives no bound."""
     if count * UNIT32 >= 0.5:
         raise BenchmarkError(f"{count:g} roundings in sequence: float32 gives no bound; the certificate is refused")
     return count * UNIT32 / (1 - count * UNIT32)
 
 
 def size(x: torch.Tensor) -> torch.Tensor:
-    """Frobenius norm of each input: (n, *shape) to (n,)."""
+    """Return the Frobenius norm of each input: (n, *shape) to (n,)."""
     return torch.linalg.vector_norm(x.flatten(1), dim=1)
 
 
 def covered(error: torch.Tensor) -> torch.Tensor:
-    """A layer's error in float32, with what float64's pass and underflow add."""
+    """Return a layer's error in float32 plus what float64's pass and underflow add."""
     return error * FLOAT64 + TINY
 
 
 def in_room(error: torch.Tensor, widest: torch.Tensor) -> torch.Tensor:
-    """`covered`, infinite where what the layer multiplies or sums may leave float32's range: `widest` bounds all of it."""
+    """Return `covered(error)`, or infinity where `widest`, a bound of all products and sums, leaves float32's range."""
     return torch.where(widest <= ROOM, covered(error), torch.inf)
 
 
-Rounding = Callable[[torch.Tensor], torch.Tensor]  # of how far inputs move, (n,), the norm of the rounding, (n,)
+Rounding = Callable[[torch.Tensor], torch.Tensor]  # how far inputs move, (n,), to the norm of the rounding, (n,)
 
 
 def linear_rounding(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Rounding:
-    """Of y = x W^T + b with W (out, in): for inputs (n, ..., in) within delta (n,), the norm of the rounding of all of y.
+    """Return the norm of the rounding of all of y = x W^T + b, W (out, in), for inputs (n, ..., in) within delta (n,).
 
-    gamma(in + 3): the sum of products, the bias, the weight's own rounding.
+    gamma(in + 3) counts the sum of products, the bias and the weight's own rounding.
     """
     nominal = x.abs() @ weight.abs().mT
     length = size(nominal if bias is None else nominal + bias.abs())

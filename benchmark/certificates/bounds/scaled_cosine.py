@@ -1,6 +1,5 @@
-"""The bounds of scaled cosine similarity attention (layers/scaled_cosine.py): its global constant, after Qi et al. 2023, and
-over a ball what bounds its derivative and its second derivative.
-
+"""Bounds of scaled cosine similarity attention (layers/scaled_cosine.py): its global constant, after Qi et al. 2023, and
+those of its first and second derivative over a ball.
 
 Global. Head h is nu P V^, P = softmax(tau Q^ K^^T) by rows, the rows of Q^, K^, V^ being n(y) = y / sqrt(|y|^2 + eps) of
 those of X W_Q,h, X W_K,h, X W_V,h. N tokens; nu and tau stand for their absolute values, since a sign moves into Q^ or W_O.
@@ -77,12 +76,12 @@ CURVATURE = 2 / math.sqrt(3) * UP
 
 
 def column_sum(tokens: int, tau: float) -> float:
-    """c of the module's docstring: what a column of softmax weights sums to at most, scores being within +-|tau|."""
+    """Return c of the module's docstring, the largest sum of a column of softmax weights for scores within +-|tau|."""
     return tokens / (1 + (tokens - 1) * math.exp(-2 * abs(tau))) * UP
 
 
 def scaled_cosine_norm_upper(layer: ScaledCosineAttention, tokens: int) -> float:
-    """An upper bound of the l2 Lipschitz constant of `layer` on `tokens` tokens, over all inputs.
+    """Return an upper bound of the l2 Lipschitz constant of `layer` on `tokens` tokens, over all inputs.
 
     Guarantee: never below the true constant, in real arithmetic. With L_h of the module's docstring the least of
       a. ||W_O|| sqrt(sum_h L_h^2);
@@ -123,7 +122,7 @@ class Rows:
 
 
 def rows_over_ball(lengths: torch.Tensor, eps: float, e: torch.Tensor) -> Rows:
-    """Of lengths |y0| (n, heads, tokens) and e (n, heads, 1)."""
+    """Return the `Rows` of lengths |y0| (n, heads, tokens) and e (n, heads, 1)."""
     least = (lengths * (1 - 1e-12) - e).clamp(min=0)
     slope = UP / (least**2 + eps).sqrt()
     far = lengths * UP + e
@@ -134,7 +133,7 @@ def rows_over_ball(lengths: torch.Tensor, eps: float, e: torch.Tensor) -> Rows:
 
 @dataclass(frozen=True)
 class Nominal:
-    """One layer's heads at the nominal inputs; |tau| in place of tau."""
+    """A layer's heads at the nominal inputs, |tau| in place of tau."""
 
     lengths: tuple[torch.Tensor, ...]  # |y0| of queries, keys, values: (n, heads, tokens)
     p: torch.Tensor  # (n, heads, tokens, tokens)
@@ -145,26 +144,8 @@ class Nominal:
     slack: float  # what float64 may have done to p, relatively
 
 
-def nominal(
-    rows: tuple[torch.Tensor, ...], lengths: tuple[torch.Tensor, ...], p: torch.Tensor, tau: float, eps: float
-) -> Nominal:
-    """Of rows Q^, K^ and V^, each (n, heads, tokens, width / heads), lengths |y0| of each, p (n, heads, tokens, tokens)."""
-    apart, covariance = [], []
-    for z in rows[1:]:
-        mean = p @ z
-        parted = torch.linalg.vector_norm(z[:, :, None] - mean[:, :, :, None], dim=-1)
-        apart.append(parted * UP + 1e-13 * (1 + tau))
-        products = (z[..., :, None] * z[..., None, :]).flatten(3)  # (n, heads, tokens, inner^2)
-        second = (p @ products).unflatten(3, (z.shape[-1],) * 2) - mean[..., :, None] * mean[..., None, :]
-        covariance.append(psd_norm_upper((second + second.mT) / 2) + 1e-12)  # entries are below 1
-    slack = math.exp(1e-12 * (1 + tau)) * (1 + 1e-9)
-    return Nominal(lengths, p, tuple(apart), tuple(covariance), tau, eps, slack)
-
-
 class Ball:
-    """The coefficients of the module's docstring over a ball around each nominal input, per head: (n, heads) each, like e_q,
-    e_k and e_v.
-    """
+    """The module's coefficients over a ball around each nominal input, (n, heads) each, for e_q, e_k and e_v (n, heads)."""
 
     def __init__(self, at: Nominal, e: list[torch.Tensor]) -> None:
         self.tau = at.tau
@@ -202,12 +183,12 @@ class Ball:
     def _spread(
         self, apart: torch.Tensor, covariance: torch.Tensor, ratio: torch.Tensor, moved: torch.Tensor
     ) -> torch.Tensor:
-        """Kappa or Nu: (n, heads, tokens)."""
+        """Return Kappa or Nu: (n, heads, tokens)."""
         about = torch.minimum(ratio * covariance * (1 + 1e-9), (self.p * apart**2).sum(-1)).sqrt()
         return torch.nan_to_num(about + moved, nan=1.0).clamp(max=1)
 
     def first(self) -> list[torch.Tensor]:
-        """first_q, first_k and first_v, of a derivative's norm: per ||dQ_h||, ||dK_h|| and ||dV_h||."""
+        """Return first_q, first_k and first_v: the derivative's norm per ||dQ_h||, ||dK_h|| and ||dV_h||."""
         weighted = ((self.nu * self.q.length)[..., None] ** 2 * self.p).sum(-2).sqrt()
         q = self.tau * (self.nu * self.kappa * self.q.slope).amax(-1)
         k = self.tau * (self.k.slope * weighted).amax(-1)
@@ -215,7 +196,7 @@ class Ball:
         return [part * UP for part in (q, k, v)]
 
     def second(self) -> dict[tuple[int, int], torch.Tensor]:
-        """qq, kk, vv, qk, qv and kv, by the places of their letters in "qkv"."""
+        """Return qq, kk, vv, qk, qv and kv, by the places of their letters in "qkv"."""
         tau, kappa, nu, theta = self.tau, self.kappa, self.nu, self.q.length
         widest = self.u.amax(-1)
 
@@ -269,14 +250,23 @@ class ScaledCosineBound(LayerBound):
 
     @cached_property
     def _nominal(self) -> Nominal:
-        return nominal((self.q, self.k, self.v), tuple(self.lengths), self.p, abs(self.tau), self.layer.eps)
+        tau, apart, covariance = abs(self.tau), [], []
+        for z in (self.k, self.v):
+            mean = self.p @ z
+            parted = torch.linalg.vector_norm(z[:, :, None] - mean[:, :, :, None], dim=-1)
+            apart.append(parted * UP + 1e-13 * (1 + tau))
+            products = (z[..., :, None] * z[..., None, :]).flatten(3)  # (n, heads, tokens, inner^2)
+            second = (self.p @ products).unflatten(3, (z.shape[-1],) * 2) - mean[..., :, None] * mean[..., None, :]
+            covariance.append(psd_norm_upper((second + second.mT) / 2) + 1e-12)  # entries are below 1
+        slack = math.exp(1e-12 * (1 + tau)) * (1 + 1e-9)
+        return Nominal(tuple(self.lengths), self.p, tuple(apart), tuple(covariance), tau, self.layer.eps, slack)
 
     def _ball(self, delta: torch.Tensor) -> Ball:
         reach = (delta + self.off)[:, None] * UP
         return Ball(self._nominal, [reach * norm for norm in self.by_head])
 
     def _lipschitz(self, ball: Ball) -> torch.Tensor:
-        """||DF|| over the ball: (n,)."""
+        """Return a bound of ||DF|| over the ball: (n,)."""
         parts = ball.first()
         heads = torch.stack([part * norm for part, norm in zip(parts, self.by_head, strict=True)]).sum(0)
         together = torch.stack([part.amax(1) * norm for part, norm in zip(parts, self.whole, strict=True)]).sum(0)
@@ -284,7 +274,7 @@ class ScaledCosineBound(LayerBound):
         return least.clamp(max=self.everywhere)
 
     def _bend(self, ball: Ball, delta: torch.Tensor) -> torch.Tensor:
-        """||F(x + D) - F(x) - J D|| over the ball: (n,)."""
+        """Return a bound of ||F(x + D) - F(x) - J D|| over the ball: (n,)."""
         heads, together = torch.zeros_like(delta[:, None]), torch.zeros_like(delta)
         for (x, y), part in ball.second().items():
             heads = heads + part * self.by_head[x] * self.by_head[y]
@@ -302,7 +292,7 @@ class ScaledCosineBound(LayerBound):
         return self._derivative(columns, slice(None))
 
     def _derivative(self, columns: torch.Tensor, images: slice) -> torch.Tensor:
-        """Of columns (directions, n, tokens, width), around the nominal inputs `images`."""
+        """Return J columns (directions, n, tokens, width) around the nominal inputs `images`."""
         moved = []
         for weight, rows, s in zip(self.weights, (self.q, self.k, self.v), self.s, strict=True):
             z, dy = rows[images], torch.einsum("pnic,hcd->pnhid", columns, weight)
@@ -334,7 +324,8 @@ class ScaledCosineBound(LayerBound):
 
 
 def scaled_cosine_rounding(layer: ScaledCosineAttention, x: torch.Tensor, lengths: list[torch.Tensor]) -> Rounding:
-    """Norms over all tokens and heads; N tokens, H heads, d_h = width / H, nu and tau absolute, y a row before n.
+    """Return the rounding. Norms are over all tokens and heads: N tokens, H heads, d_h = width / H; nu and tau are absolute,
+    y is a row before n.
 
     x W errs by l as a linear layer. n is a-Lipschitz over the ball widened by l, a = 1/sqrt((|y0| - e - l)+^2 + eps); the sum
     of squares, the root and the quotient then err by g = gamma(d_h / 2 + 12) relatively, of rows shorter than 1. So Q^, K^

@@ -3,9 +3,9 @@
 F(X) = H X + sum_l P_l(X) X A_l, P_l = softmax(S_l / s) by rows, S_l = X B_l X^T + 1 (X c_l)^T, A_l = V_l O_l = W_V W_O,
 B_l = W_Q W_K^T, c_l = W_K b_Q, s = sqrt(d_head), H = I (residual) or 0. Key biases shift whole rows of S, which softmax
 ignores; value and output biases add constants. For X' = X + G with ||G||_F <= e the scores change by
-dS = (T(G) + G B G^T) / s with T(G) = G B X^T + X B G^T + 1 (G c)^T. All bounds below are sums of two parts.
+dS = (T(G) + G B G^T) / s with T(G) = G B X^T + X B G^T + 1 (G c)^T. Each bound below is a sum of two parts.
 
-Part one, linear in e, either way an exact norm:
+Part one is linear in e, in two ways, each an exact norm:
   Z. zeta = ||H (x) I + sum P_l (x) A_l^T||, leaving (P' - P) X' A, or
   D. ||DF(X)||, the whole Jacobian, leaving what DF misses.
 
@@ -16,13 +16,13 @@ tau_J = (||row-wise K_i T|| e + max ||K_i|| ||B|| e^2)/s, so ||(K_i dS_i)_i||_F 
           (sqrt(6)/9 is the supremum of its second derivative, the largest third central moment). Rows of both sum to 0.
   local.  Self-concordance: along the segment J_i(t) <= e^(t w_i) J_i, w_i bounding the spread of row i's score changes,
           so (P' - P)_i = K_i^T (I + E) K_i dS_i, ||I + E|| <= kappa(w_i) = (e^w - 1)/w, ||E|| <= eta(w_i) = kappa - 1.
-Hence, taking the lesser of global and local wherever both bound the same thing,
+Hence, with the lesser of global and local wherever both bound the same quantity,
   move   = ||(P' - P) X A||  <= min(tau/2 ||C X A||,             tau_J max_i kappa_i ||K_i X A||)
   bend   = ||(P' - P - J dS) X A|| <= min(sqrt(6)/18 tau^2 ||C X A||, tau_J max_i eta_i ||K_i X A||)
   cross  = ||(P' - P) G A||  <= e ||A|| min(tau/2,               tau_J max_i kappa_i ||K_i||)
   Z: move + cross.   D: max_i ||J_i X A|| ||B|| e^2 / s + bend + cross.
 Heads are summed, or taken jointly: sum_l f_l(V_l) O_l has norm at most ||[O_1; ...; O_h]|| sqrt(sum_l f_l(V_l)^2), with V_l
-in place of A_l. (METHODS' families 1 to 5 are these combinations; the per-head, per-term least is at most each of them.)
+in place of A_l.
 
 Norms take float64: x (batch, n, d), P (batch, heads, n, n), A and M (heads, d, .), right r_j = B x_j and left
 l_i = B^T x_i + c (batch, heads, n, d).
@@ -52,7 +52,7 @@ GRAM_NUMBERS = 2**24  # of all T T^* formed at a time
 
 @dataclass(frozen=True)
 class HeadConstants:
-    """For one choice of value map M (A_l, or V_l for joint heads): norms per head and row, float64."""
+    """Norms per head and row for one choice of value map M (A_l, or V_l for joint heads), float64."""
 
     a: torch.Tensor  # ||M||: (heads,)
     x: torch.Tensor  # ||X M||: (batch, heads), and so on
@@ -61,24 +61,16 @@ class HeadConstants:
     k: torch.Tensor  # ||K_i X M||: (batch, heads, tokens)
 
     def take(self, rows: torch.Tensor) -> HeadConstants:
-        """Of the examples `rows`."""
+        """Return the constants of the examples `rows`."""
         return HeadConstants(self.a, self.x[rows], self.v[rows], self.g[rows], self.k[rows])
-
-
-def score_gram(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-    """T T^*: inner products of the functionals T_ij and T_kl, (many, i, j, k, l) from (many, n, d)."""
-    eye = torch.eye(right.shape[1], dtype=right.dtype, device=right.device)
-    rr, ll, rl = right @ right.mT, left @ left.mT, right @ left.mT  # rl: r_j . l_k
-    gram = torch.einsum("ik,mjl->mijkl", eye, rr) + torch.einsum("jl,mik->mijkl", eye, ll)
-    return gram + torch.einsum("il,mjk->mijkl", eye, rl) + torch.einsum("jk,mli->mijkl", eye, rl)
 
 
 def score_norms(
     right: torch.Tensor, left: torch.Tensor, P: torch.Tensor, K: torch.Tensor, floor: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """||T||, ||T(.) C|| and ||row-wise K_i T||: (batch, heads) each.
+    """Return ||T||, ||T(.) C|| and ||row-wise K_i T||: (batch, heads) each.
 
-    Up to GRAM_TOKENS tokens from the n^2 x n^2 matrix T T^*. Beyond by its two summands, R the rows r_j, L the rows l_i:
+    Up to GRAM_TOKENS tokens from the n^2 x n^2 matrix T T^*. Beyond, by T's two summands, R the rows r_j, L the rows l_i:
     ||R|| + ||L||, ||C R|| + ||L||, and max_i ||K_i R|| + max_j ||diag(sqrt p_.j) L||, because
     |K_i G l_i|^2 <= sum_j p_ij <g_j, l_i>^2, which sums over i to sum_j g_j^T (sum_i p_ij l_i l_i^T) g_j.
     """
@@ -100,8 +92,12 @@ def score_norms(
 def _gram_norms(
     right: torch.Tensor, left: torch.Tensor, K: torch.Tensor, floor: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As `score_norms`, from T T^* formed; right, left (many, n, d), K (many, n, n, n)."""
-    gram = score_gram(right, left)
+    """Return `score_norms` from T T^* formed; right, left (many, n, d), K (many, n, n, n)."""
+    eye = torch.eye(right.shape[1], dtype=right.dtype, device=right.device)
+    rr, ll, rl = right @ right.mT, left @ left.mT, right @ left.mT  # rl: r_j . l_k
+    # T T^*, inner products of the functionals T_ij and T_kl: (many, i, j, k, l)
+    gram = torch.einsum("ik,mjl->mijkl", eye, rr) + torch.einsum("jl,mik->mijkl", eye, ll)
+    gram = gram + torch.einsum("il,mjk->mijkl", eye, rl) + torch.einsum("jk,mli->mijkl", eye, rl)
     whole = psd_norm_upper(gram.flatten(1, 2).flatten(2))
     centred = gram - gram.mean(2, keepdim=True)
     centred = centred - centred.mean(4, keepdim=True)
@@ -112,7 +108,7 @@ def _gram_norms(
 
 
 def score_spread(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-    """max over j, k of the norm of G -> T(G)_ij - T(G)_ik, per row i: (batch, heads, tokens)."""
+    """Return max over j, k of the norm of G -> T(G)_ij - T(G)_ik, per row i: (batch, heads, tokens)."""
     n = right.shape[2]
     gaps = ((right[:, :, :, None] - right[:, :, None]) ** 2).sum(-1)[:, :, None]  # |r_j - r_k|^2 at (1, j, k)
     own = (left**2).sum(-1)[..., None, None]  # |l_i|^2
@@ -129,7 +125,7 @@ def score_spread(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
 def head_constants(
     x: torch.Tensor, M: torch.Tensor, norm: torch.Tensor, P: torch.Tensor, K: torch.Tensor, floor: float
 ) -> HeadConstants:
-    """For value maps M with norms bounded by `norm` (heads,)."""
+    """Return the constants of value maps M with norms bounded by `norm` (heads,)."""
     XM = torch.einsum("bnc,hcd->bhnd", x, M)
     size = spectral_norm_upper(XM)
     JXM = P[..., None] * (XM[:, :, None] - (P @ XM)[:, :, :, None])  # row i: p_j (xM_j - sum_m p_m xM_m)
@@ -157,7 +153,7 @@ class LinearMaps:
     zeta_bound: torch.Tensor | None  # an upper bound to be used in place of the exact zeta
 
     def take(self, rows: torch.Tensor) -> LinearMaps:
-        """Of the examples `rows`, with what has been computed of them."""
+        """Return the maps of the examples `rows`, with the norms already computed for them."""
         bound = None if self.zeta_bound is None else self.zeta_bound[rows]
         x, P, right, left = (t[rows] for t in (self.x, self.P, self.right, self.left))
         taken = LinearMaps(x, P, self.A, right, left, self.scale, self.residual, bound)
@@ -202,7 +198,7 @@ class LinearMaps:
 
 @dataclass(frozen=True)
 class AttentionSensitivity:
-    """What the bounds need of one attention layer at each nominal input, computed once for all radii."""
+    """The constants of one attention layer at each nominal input, computed once for all radii."""
 
     linear: LinearMaps
     naive: torch.Tensor  # (batch,)
@@ -218,13 +214,13 @@ class AttentionSensitivity:
     scale: float
 
     def take(self, rows: torch.Tensor) -> AttentionSensitivity:
-        """Of the examples `rows`."""
+        """Return the constants of the examples `rows`."""
         parts = {name: getattr(self, name)[rows] for name in ("naive", "m", "m_centred", "m_local", "spread", "k")}
         nested = {name: getattr(self, name).take(rows) for name in ("linear", "summed", "joint")}
         return replace(self, **parts, **nested)
 
     def bound(self, radius: torch.Tensor, method: str = "tight") -> torch.Tensor:
-        """sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius is at most this: (batch,) to (batch,), monotone.
+        """Return a bound of sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius: (batch,) to (batch,), monotone.
 
         Args:
             radius: l2 in token space.
@@ -242,16 +238,16 @@ class AttentionSensitivity:
         return (first + self._least(radius)).amin(0) * (1 + 1e-12)
 
     def remainder(self, radius: torch.Tensor) -> torch.Tensor:
-        """||F(X + G) - F(X) - DF(X) G|| is at most this for ||G||_F <= radius: (batch,) to (batch,)."""
+        """Return a bound of ||F(X + G) - F(X) - DF(X) G|| for ||G||_F <= radius: (batch,) to (batch,)."""
         return self._least(radius)[1] * (1 + 1e-12)
 
     def _least(self, radius: torch.Tensor) -> torch.Tensor:
-        """Part two after Z and after D, heads summed or joint, whichever is less: (2, batch)."""
+        """Return part two after Z and after D, heads summed or joint, whichever is less: (2, batch)."""
         summed, joint = self._remainders(self.summed, radius), self._remainders(self.joint, radius)
         return torch.minimum(summed.sum(-1), self.outputs * torch.linalg.vector_norm(joint, dim=-1))
 
     def _remainders(self, head: HeadConstants, radius: torch.Tensor) -> torch.Tensor:
-        """Part two after Z and after D, per head: (2, batch, heads)."""
+        """Return part two after Z and after D, per head: (2, batch, heads)."""
         e = radius[:, None]
         tau = (self.m_centred * e + self.b * e**2) / self.scale
         tau_local = (self.m_local * e + self.k.amax(-1) * self.b * e**2) / self.scale
@@ -282,20 +278,26 @@ def attention_sensitivity(
     query_bias: torch.Tensor | None = None,
     exact_zeta: bool = True,
 ) -> AttentionSensitivity:
-    """The constants of the bounds of sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius, per example.
+    """Return the constants of the bounds of sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius, per example.
 
     Args:
         x: (batch, tokens, d) nominal inputs, tokens * d <= 8192.
         w_q, w_k, w_v: (heads, d, d_head), acting on rows: queries are x @ w_q (+ query_bias).
         w_o: (heads, d_head, d).
         query_bias: (heads, d_head). Biases of keys, values and outputs do not matter.
-        exact_zeta: else it is bounded by 1 + ||W_O|| max ||P_l|| ||W_V||, which part one Z alone feels.
+        exact_zeta: whether to compute zeta; else it is bounded by 1 + ||W_O|| max ||P_l|| ||W_V||.
 
     Raises:
         ValueError: shapes that do not fit, or a value that is not finite.
     """
     x, w_q, w_k, w_v, w_o = (t.detach().double() for t in (x, w_q, w_k, w_v, w_o))
-    _check(x, w_q, w_k, w_v, w_o)
+    heads, d, inner = w_q.shape
+    fits = x.ndim == 3 and x.shape[2] == d and w_k.shape == w_q.shape and w_v.shape[:2] == (heads, d)
+    if not fits or w_o.shape != (heads, w_v.shape[2], d) or not inner:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (x, w_q, w_k, w_v, w_o))
+        raise ValueError(f"shapes of x, w_q, w_k, w_v, w_o do not fit: {shapes}")
+    if not all(torch.isfinite(t).all() for t in (x, w_q, w_k, w_v, w_o)):
+        raise ValueError("an input or weight is not finite (NaN or infinity)")
     n, scale = x.shape[1], math.sqrt(w_q.shape[2])
     B, A = w_q @ w_k.mT, w_v @ w_o
     c = torch.zeros_like(w_q[..., 0]) if query_bias is None else (w_k @ query_bias.detach().double()[..., None])[..., 0]
@@ -327,13 +329,3 @@ def attention_sensitivity(
         joint=joint,
         scale=scale,
     )
-
-
-def _check(x: torch.Tensor, w_q: torch.Tensor, w_k: torch.Tensor, w_v: torch.Tensor, w_o: torch.Tensor) -> None:
-    heads, d, inner = w_q.shape
-    fits = x.ndim == 3 and x.shape[2] == d and w_k.shape == w_q.shape and w_v.shape[:2] == (heads, d)
-    if not fits or w_o.shape != (heads, w_v.shape[2], d) or not inner:
-        shapes = ", ".join(str(tuple(t.shape)) for t in (x, w_q, w_k, w_v, w_o))
-        raise ValueError(f"shapes of x, w_q, w_k, w_v, w_o do not fit: {shapes}")
-    if not all(torch.isfinite(t).all() for t in (x, w_q, w_k, w_v, w_o)):
-        raise ValueError("an input or weight is not finite (NaN or infinity)")

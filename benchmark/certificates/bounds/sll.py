@@ -1,4 +1,4 @@
-"""The `LayerBound`s of SLL blocks: their activations' remainders, bounded element by element or as one quadratic form."""
+"""Bounds of SLL blocks; activations' remainders are bounded element by element or as one quadratic form."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ class SLLBound(LayerBound):
     """x - 2 W T^-1 relu(W^T x + b). Neuron u of token t with pre-activation z moves by D_tu; its remainder is
     0 <= relu(z + D) - relu(z) - 1[z > 0] D <= max(|D| - |z|, 0), and it hurts a margin only where alpha = 2 (a W) / T > 0.
 
-    Summed over neurons, element by element with each |D_tu| at its largest, m; or quadratically, all neurons sharing one
-    budget: the remainder is at most c D^2 + o for |D| <= m, so that the sum is at most
+    Sums over neurons are bounded in two ways. Element by element: each |D_tu| at its largest, m. Quadratically: all neurons
+    share one budget. The remainder is at most c D^2 + o for |D| <= m, so the sum is at most
     (radius ||diag(sqrt(alpha c)) Z|| + rho ||diag(sqrt(alpha c)) W^T||)^2 + sum alpha o, Z = W^T L. Up to m = 2 |z|,
     (|D| - |z|)+ / D^2 grows with |D|, so c = (m - |z|) / m^2 and o = 0; beyond, c = 1 / (4 t) and o = t - |z| for every
     t >= |z|, here t = max(|z|, OFFSET_FRACTION m).
+
+    Jacobian: J = I - 2 W T^-1 S W^T, 0 <= S <= I, and W^T W <= lam T, so J^T J <= I + 4 (lam - 1) W T^-1 S W^T for lam >= 1.
 
     Rounding, v = |x| |W| + |b| and r = relu(z) / T: the inner sum errs by e, |e| <= gamma(d + 1) v, which acts through
     2 W T^-1; the quotient and the outer sum err by gamma(hidden + 14) 2 (r + e / T) |W|^T, the subtraction by u (|x| + that).
@@ -38,9 +40,8 @@ class SLLBound(LayerBound):
         needs_axes(layer, x, 3)
         self.weight, self.scale = layer.weight, layer.scale
         if not (self.scale <= ROOM).all():  # a NaN too
-            raise BenchmarkError(
-                f"{type(layer).__name__} with log_q this uneven divides by more than {ROOM:g}, or by NaN"
-            )
+            name = type(layer).__name__
+            raise BenchmarkError(f"{name} with log_q this uneven divides by more than {ROOM:g}, or by NaN")
         self.z = x @ layer.weight + layer.bias
         self.slopes = self._slopes(layer)
         self.chosen_slopes = self.slopes  # those that `jvp` applies
@@ -74,14 +75,14 @@ class SLLBound(LayerBound):
         return moved.reshape(n, tokens, width, p).permute(3, 0, 1, 2)
 
     def _rows(self, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Z (n, tokens, hidden, directions) and its row norms (n, tokens, hidden), computed once for the same columns."""
+        """Return Z (n, tokens, hidden, directions) and its row norms (n, tokens, hidden), cached for the same columns."""
         if self._met is None or self._met[0] is not columns:
             rows = self.weight.mT @ columns.permute(1, 2, 3, 0)
             self._met = (columns, rows, torch.linalg.vector_norm(rows, dim=-1))
         return self._met[1:]
 
     def _largest(self, perturbation: PerturbationSet) -> torch.Tensor:
-        """|D_tu| at most: (n, tokens, hidden)."""
+        """Return the largest |D_tu|: (n, tokens, hidden)."""
         through = (
             perturbation.radius[:, None, None] * self._rows(perturbation.columns)[1]
             + perturbation.rho[:, None, None] * self.lengths
@@ -89,22 +90,22 @@ class SLLBound(LayerBound):
         return torch.minimum(through, perturbation.delta[:, None, None] * self.lengths) * UP
 
     def _slopes(self, layer: SLLBlock) -> torch.Tensor:
-        """The activation's, at z."""
+        """Return the activation's slopes at z."""
         return (self.z > 0).double()
 
     def _missed(self, most: torch.Tensor) -> torch.Tensor:
-        """A neuron's remainder is at most this for |D| <= most: (n, tokens, hidden) to the same, 0 where it is linear."""
+        """Return the largest remainder of each neuron for |D| <= most (n, tokens, hidden); 0 where it is linear."""
         return (most - self.z.abs()).clamp(min=0)
 
     def _parabola(self, most: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """c and o where `_missed` is above 0: (n, tokens, hidden) each."""
+        """Return c and o where `_missed` is above 0: (n, tokens, hidden) each."""
         bend = self.z.abs()
         t = torch.maximum(bend, self.OFFSET_FRACTION * most).clamp(min=1e-300)
         near = most < 2 * bend
         return torch.where(near, (most - bend).clamp(min=0) / most.clamp(min=1e-150) ** 2, 1 / (4 * t)), t - bend
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
-        """The smaller of a bound element by element and one where all neurons share a budget: a neuron's remainder is at most
+        """The smaller of a bound element by element and one where neurons share a budget. A neuron's remainder is at most
         k |D| (`_ratio`), and ||2 W T^-1 R|| <= 2 ||W T^-1/2|| (sum k^2 D^2 / T)^1/2.
         """
         most = self._largest(perturbation)
@@ -115,28 +116,28 @@ class SLLBound(LayerBound):
         return torch.minimum((1 + self.jacobian_norm) * perturbation.delta, torch.minimum(apart, together) * (1 + 1e-9))
 
     def choose_relaxation(self, perturbation: PerturbationSet) -> None:
-        """Chooses slopes s in [0, 1] for `jvp` that halve a neuron's largest remainder over `perturbation`, compared with
-        the nominal slopes: s = 1/2 + z / (2 m) where m > |z|.
+        """Choose slopes s in [0, 1] for `jvp` that halve a neuron's largest remainder over `perturbation`, compared with the
+        nominal slopes: s = 1/2 + z / (2 m) where m > |z|.
         """
         most = torch.maximum(self._largest(perturbation), self.z.abs()).clamp(min=1e-300)
         self.chosen_slopes = (0.5 + self.z / (2 * most)).clamp(0, 1)
 
     def _ratio(self, most: torch.Tensor) -> torch.Tensor:
-        """k with |relu(z + D) - relu(z) - s D| <= k |D| for |D| <= m, s the chosen slopes: (n, tokens, hidden).
+        """Return k with |relu(z + D) - relu(z) - s D| <= k |D| for |D| <= m, s the chosen slopes: (n, tokens, hidden).
 
-        While z + D stays on the side of the kink where z lies, the left side is (1 - s) |D| for z > 0 and s |D| otherwise.
-        Beyond the kink its ratio to |D| changes by at most 1 - |z| / m more.
+        While z + D stays on z's side of the kink, the left side is (1 - s) |D| for z > 0 and s |D| otherwise. Beyond the
+        kink its ratio to |D| changes by at most 1 - |z| / m more.
         """
-        own = torch.where(self.z > 0, 1 - self.chosen_slopes, self.chosen_slopes)
-        beyond = 1 - own - self.z.abs() / most.clamp(min=1e-300)
-        return torch.maximum(own, beyond)
+        before = torch.where(self.z > 0, 1 - self.chosen_slopes, self.chosen_slopes)
+        beyond = 1 - before - self.z.abs() / most.clamp(min=1e-300)
+        return torch.maximum(before, beyond)
 
     def remainder_along_elementwise(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
         missed = self._missed(self._largest(perturbation)).flatten(1)[:, None]
         return (self._against(a) * missed).sum(2) * (1 + 1e-9)
 
     def _against(self, a: torch.Tensor) -> torch.Tensor:
-        """alpha: (n, rivals, tokens * hidden)."""
+        """Return alpha where positive, else 0: (n, rivals, tokens * hidden)."""
         return (2 * (a @ self.weight) / self.scale).flatten(2).clamp(min=0)
 
     def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
@@ -148,31 +149,29 @@ class SLLBound(LayerBound):
         return torch.minimum((alpha * missed).sum(2), together) * (1 + 1e-9)
 
     def _squares(self, weight: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
-        """sum of weight D^2 is at most this, for weights >= 0 (n, rivals, tokens * hidden): (n, rivals)."""
+        """Return a bound of sum weight D^2, for weights >= 0 (n, rivals, tokens * hidden): (n, rivals)."""
         counted = (weight > 0).any(1)
         kept = counted.to(torch.int8).topk(max(1, int(counted.sum(1).max())), dim=1).indices
         rows = self._rows(perturbation.columns)[0].flatten(1, 2)
         rows = rows.gather(1, kept[..., None].expand(-1, -1, rows.shape[2]))
         each = weight.unflatten(2, self.z.shape[1:])  # ||diag(...) W^T||^2 is at most its trace, and lam max(weight T)
-        own = (
-            torch.minimum((each * self.lengths**2).sum(-1), (each * self.scale).amax(-1) * self.lam).amax(-1).sqrt()
-            * UP
-        )
+        rest = torch.minimum((each * self.lengths**2).sum(-1), (each * self.scale).amax(-1) * self.lam)
+        rest = rest.amax(-1).sqrt() * UP
         root = weight.gather(2, kept[:, None].expand(-1, weight.shape[1], -1)).sqrt()
         if rows.shape[1] > rows.shape[2]:
             scaled = root[..., None] * rows[:, None]
             form = scaled.mT @ scaled
         else:
             form = root[..., None] * (rows @ rows.mT)[:, None] * root[..., None, :]
-        return (perturbation.radius[:, None] * psd_norm_upper(form).sqrt() + perturbation.rho[:, None] * own) ** 2
+        return (perturbation.radius[:, None] * psd_norm_upper(form).sqrt() + perturbation.rho[:, None] * rest) ** 2
 
     def relax_for_rival(
         self, a: torch.Tensor, perturbation: PerturbationSet
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Chooses slopes for each rival. Where alpha > 0, |y| <= y^2 / (2 t) + t / 2 at y = z + D gives, for every t > 0,
+        """Choose slopes for each rival. Where alpha > 0, |y| <= y^2 / (2 t) + t / 2 at y = z + D gives, for every t > 0,
         relu(z + D) = (y + |y|) / 2 <= relu(z) + s D + D^2 / (4 t) + o, s = 1/2 + z / (2 t), o = (t - |z|)^2 / (4 t): a fourth
         of `_parabola`'s offset or less at the same square, t = max(|z|, RIVAL_FRACTION m). Where m < 2 |z| the nominal
-        slope with o = 0 stays, and where alpha <= 0 too, relu lying above its tangent there.
+        slope with o = 0 stays; so it does where alpha <= 0, because relu lies above its tangent.
         """
         most, bend = self._largest(perturbation), self.z.abs()
         alpha = 2 * (a @ self.weight) / self.scale  # (n, rivals, tokens, hidden)
@@ -224,17 +223,17 @@ class SmoothSLLBound(SLLBound):
         return torch.where(kinked, 1 / (4 * t), curved) * UP, torch.where(kinked, t - bend, 0.0)
 
     def choose_relaxation(self, perturbation: PerturbationSet) -> None:
-        """The nominal slopes stay."""
+        """Keep the nominal slopes."""
 
     def _ratio(self, most: torch.Tensor) -> torch.Tensor:
-        """phi is convex and phi(0) = 0, so what a neuron misses, over |D|, grows with |D|."""
+        """As phi is convex and phi(0) = 0, a neuron's remainder over |D| grows with |D|."""
         return self._missed(most) / most.clamp(min=1e-300)
 
     def relax_for_rival(self, a: torch.Tensor, perturbation: PerturbationSet) -> None:
-        """None: the nominal slopes stay."""
+        """Return None: the nominal slopes stay."""
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
-        """Also R <= c m |D| with the curved c, so that all neurons together move by at most max(c m) ||W|| delta."""
+        """Also R <= c m |D| with the curved c, so all neurons together miss at most max(c m) ||W|| delta."""
         most = self._largest(perturbation)
         curved = (most - self.idle).clamp(min=0) ** 2 / most.clamp(min=1e-300) / (4 * self.bend)
         together = self.back * self.forth * curved.flatten(1).amax(1) * perturbation.delta * UP

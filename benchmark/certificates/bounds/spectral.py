@@ -1,7 +1,7 @@
-"""Upper bounds of spectral norms: proven, never a bare power iteration (that is a lower bound), always in float64.
+"""Proven upper bounds of spectral norms in float64; a power iteration alone would be a lower bound.
 
-Rounding: each bound is raised by a stated allowance that covers the float64 arithmetic which made it. A matrix that holds
-NaN or infinity has the bound infinity, by itself, so that one image of a batch takes nothing from the others.
+Rounding: each bound is raised by a stated allowance that covers its own float64 arithmetic. A matrix that holds NaN or
+infinity has the bound infinity, and changes no other bound of its batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMED_SIDE = 8192
 
 
 def spectral_norm_upper(matrix: torch.Tensor) -> torch.Tensor:
-    """An upper bound of the largest singular value of each matrix, within 0.1% of it (1e-9 when neither side is above 384).
+    """Return an upper bound of each matrix's largest singular value, within 0.1% of it (1e-9 when neither side is above 384).
 
     Guarantee: never below the true norm. The square root of `psd_norm_upper` of the smaller Gram matrix G = A^T A. The
     computed G differs from it by at most m u / (1 - m u) ||A||_F^2 in norm, m the longer side, which is added (twice).
@@ -49,7 +49,7 @@ def spectral_norm_upper(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def product_norm_upper(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """An upper bound of ||left right||, quick where the inner side is short: (..., m, k), (..., k, n) to (...).
+    """Return an upper bound of ||left right||, quick for a short inner side: (..., m, k), (..., k, n) to (...).
 
     Guarantee: never below the true norm. With right^T = Q R, ||left right|| = ||left R^T||; the factorisation's backward
     error, at most a modest polynomial times u ||right||_F (Higham, theorem 19.4), is covered by 1e-11 ||left||_F ||right||_F.
@@ -64,7 +64,7 @@ def product_norm_upper(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _finite(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The matrices (..., m, n) in float64, zeros in place of those not finite, and which these are: (...) or None."""
+    """Return the matrices (..., m, n) in float64, zeros for those not finite, and a mask of these, (...) or None."""
     matrix = matrix.detach().double()
     if torch.isfinite(matrix.sum()):  # quick; it may overflow
         return matrix, None
@@ -78,14 +78,14 @@ def _or_infinite(bound: torch.Tensor, infinite: torch.Tensor | None) -> torch.Te
 
 
 def psd_norm_upper(gram: torch.Tensor) -> torch.Tensor:
-    """An upper bound of the largest eigenvalue of each symmetric positive semidefinite matrix: (..., n, n) to (...).
+    """Return an upper bound of the largest eigenvalue of each symmetric positive semidefinite matrix: (..., n, n) to (...).
 
     Guarantee: never below it. Up to n = 384 by LAPACK's eigenvalues, which are backward stable: a computed one differs
-    from the true by at most p u ||G|| with p a modest polynomial of the size (LAPACK Users' Guide, 4.7); the result is
-    raised by 1e-10 (1 + n / 100), over a thousand times that. Beyond, by the Lanczos method for a trial value mu and then
-    a proof: if the Cholesky factorisation of M = mu I - G succeeds in floating point, M + D is positive definite for some
+    from the true by at most p u ||G||, p a modest polynomial of the size (LAPACK Users' Guide, 4.7); the result is
+    raised by 1e-10 (1 + n / 100), over a thousand times that. Beyond, the Lanczos method gives a trial value mu, and a proof
+    follows: if the Cholesky factorisation of M = mu I - G succeeds in floating point, M + D is positive definite for some
     ||D|| <= c trace(M), c = (n + 1) u / (1 - (n + 1) u) (Higham, Accuracy and Stability, theorem 10.3, with
-    ||R^T|| ||R|| <= ||R||_F^2), so that mu + c trace(M) bounds it. A trial that fails is raised, first by 0.02%.
+    ||R^T|| ||R|| <= ||R||_F^2), so mu + c trace(M) is a bound. A trial that fails is raised, first by 0.02%.
     """
     gram, infinite = _finite(gram)
     n = gram.shape[-1]
@@ -109,7 +109,7 @@ def _prove(gram: torch.Tensor) -> torch.Tensor:
 
 
 def _ritz(gram: torch.Tensor, steps: int = 32) -> torch.Tensor:
-    """The largest Ritz value after some Lanczos steps: a lower bound of the largest eigenvalue, usually within 1e-3."""
+    """Return the largest Ritz value after some Lanczos steps: a lower bound of the largest eigenvalue, usually to 1e-3."""
     start = gram @ torch.randn(len(gram), dtype=gram.dtype, generator=torch.Generator().manual_seed(0)).to(gram.device)
     basis, images = gram.new_zeros(steps, len(gram)), gram.new_zeros(steps, len(gram))
     for k in range(steps):
@@ -126,9 +126,9 @@ def _ritz(gram: torch.Tensor, steps: int = 32) -> torch.Tensor:
 def convolution_norm_upper(
     kernel: torch.Tensor, height: int, width: int, *, padding: str = "zeros", stride: Sequence[int] = (1, 1)
 ) -> torch.Tensor:
-    """An upper bound of the l2 norm of a 2-d convolution (dilation 1) on height x width images.
+    """Return an upper bound of the l2 norm of a 2-d convolution (dilation 1) on height x width images.
 
-    Guarantee: never below the true norm; equal to it, but for rounding, with circular padding and stride 1.
+    Guarantee: never below the true norm, and equal to it but for rounding with circular padding and stride 1.
 
     Circular: the Fourier transform makes the map block diagonal, one (out, in) matrix a frequency (Sedghi et al. 2019);
     a stride only drops outputs. Zeros: the blocks of `zero_padded_frequencies`, which has the proof.

@@ -7,10 +7,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from jacobian_ascent import jacobian_norm
-from searched import examples, few
+from searched import few
+from tiny_layers import draw
 
 from benchmark.certificates.bounds.attention_ascent import sphere_ascent
 from benchmark.certificates.bounds.attention_grid import GridAttentionBound
@@ -30,17 +28,21 @@ def layer_of(seed: int, *, content: float = 1.0, offsets: float = 1.0, heads: in
     return layer
 
 
-def ascent(layer: GridAttention, x: torch.Tensor, radius: float, starts: int = 3, steps: int = 25) -> torch.Tensor:
+def ascent(layer: GridAttention, x: torch.Tensor, radius: float) -> torch.Tensor:
     """The largest move found: (n,)."""
     clean = layer(x)
-    return sphere_ascent(lambda z: (layer(z) - clean).flatten(1).norm(dim=1), x, radius, steps=steps, starts=starts)
+    return sphere_ascent(lambda z: (layer(z) - clean).flatten(1).norm(dim=1), x, radius, steps=12, starts=2)
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(
-    st.integers(0, 999), st.floats(1e-3, 30), st.floats(0, 20), st.sampled_from([0.1, 1.0, 5.0]), st.floats(1e-4, 3),
-    st.sampled_from(["spread", "alike", "one far", "sparse"]),
-)  # fmt: skip
+EXTREMES = [(1, 1.0, 1.0, 1.0, 0.1), (2, 30.0, 0.0, 5.0, 3.0), (3, 1e-3, 20.0, 0.1, 1e-4)]
+MANY = [
+    (seed, 10 ** (seed % 5 - 3), seed % 3 * 10, (0.1, 1.0, 5.0)[seed % 3], 10 ** (seed % 4 - 3))
+    for seed in range(4, 64)
+]
+
+
+@pytest.mark.parametrize(("seed", "content", "offsets", "size", "radius"), few(EXTREMES, MANY))
+@pytest.mark.parametrize("kind", ["spread", "alike", "one far", "sparse"])
 def test_ascent_does_not_exceed_the_bound(seed, content, offsets, size, radius, kind) -> None:
     layer = layer_of(seed, content=content, offsets=offsets)
     x = size * torch.randn(4, 4, 8, dtype=torch.float64)
@@ -51,26 +53,24 @@ def test_ascent_does_not_exceed_the_bound(seed, content, offsets, size, radius, 
     elif kind == "sparse":
         x = x * (torch.rand(x.shape) < 0.3)
     bound = exact_layer_bound(layer, x).bound(torch.full((4,), radius, dtype=torch.float64))
-    assert (ascent(layer, x, radius, starts=2, steps=12) <= bound).all()
+    assert (ascent(layer, x, radius) <= bound).all()
 
 
-@pytest.mark.parametrize("seed", few([0, 3], range(4, 8)))
+@pytest.mark.parametrize("seed", few([3], range(4, 8)))
 def test_the_gain_is_at_least_the_dense_jacobians_and_jvp_is_its_product(seed) -> None:
     layer = layer_of(seed, content=0.3)
     x = torch.randn(2, 4, 8, dtype=torch.float64)
     bound = exact_layer_bound(layer, x)
     assert isinstance(bound, GridAttentionBound)
-    exact = torch.stack([jacobian_norm(lambda y: layer(y[None])[0], image) for image in x])
-    assert (bound.jacobian_norm >= exact).all()
-    assert (bound.jacobian_norm <= 3 * exact).all(), "it is no sham"
-    move = torch.randn(3, 2, 4, 8, dtype=torch.float64)
+    move = draw(3, 2, 4, 8)
     for index, image in enumerate(x):
         jacobian = torch.autograd.functional.jacobian(lambda y: layer(y[None])[0], image).reshape(32, 32)
-        wanted = move[:, index].flatten(1) @ jacobian.mT
-        assert torch.allclose(bound.jvp(move)[:, index].flatten(1), wanted, atol=1e-9)
+        exact = torch.linalg.matrix_norm(jacobian, ord=2)
+        assert exact <= bound.jacobian_norm[index] <= 3 * exact  # it is no sham
+        assert torch.allclose(bound.jvp(move)[:, index].flatten(1), move[:, index].flatten(1) @ jacobian.mT, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", few([0, 3], range(4, 10)))
+@pytest.mark.parametrize("seed", few([3], range(4, 10)))
 def test_each_step_of_the_proof_on_random_moves(seed) -> None:
     """sd_p(dS), the spread, rows of P' - P times values and the identity, and their sum over rows and heads."""
     layer = layer_of(seed, content=0.5, heads=3)
@@ -78,23 +78,25 @@ def test_each_step_of_the_proof_on_random_moves(seed) -> None:
     mixing, t = layer.mixing(x), layer.content[:, None, None]
     sensitivity = grid_sensitivity(mixing, layer.content, floor=1e-10)
     e = torch.full((1,), radius, dtype=torch.float64)
-    w = layer.content[:, None] * radius * (2 * sensitivity.farthest + math.sqrt(2) * sensitivity.query_sizes)
-    w = w + layer.content[:, None] * 1.2072 * radius**2
+    w = (
+        sensitivity.content
+        * radius
+        * (2 * sensitivity.farthest + math.sqrt(2) * sensitivity.query_sizes + 1.2072 * radius)
+    )
     kappa = torch.expm1(w) / w
     centre = mixing.values - mixing.values.mean(2, keepdim=True)
-    for _ in range(50):
-        move = torch.randn(1, 4, 12, dtype=torch.float64)
+    spreads = (centre, sensitivity.value_spread), (torch.eye(4).double(), sensitivity.weight_spread)
+    for seed in range(50):
+        move = draw(1, 4, 12, seed=seed)
         moved = layer.mixing(x + move / move.norm() * radius)
         change = moved.queries @ moved.keys.mT * t - mixing.queries @ mixing.keys.mT * t
         mean = (mixing.weights * change).sum(-1, keepdim=True)
         deviation = (mixing.weights * (change - mean) ** 2).sum(-1).sqrt()
         assert (change.amax(-1) - change.amin(-1) <= w).all()
-        apart = moved.weights - mixing.weights
-        rows = torch.linalg.vector_norm(apart @ centre, dim=-1)
-        assert (rows <= kappa * deviation * sensitivity.value_spread * (1 + 1e-9)).all()
-        assert (apart.norm(dim=-1) <= kappa * deviation * sensitivity.weight_spread * (1 + 1e-9)).all()
-        assert rows.norm() <= sensitivity._move(kappa * sensitivity.value_spread, e)
-        assert apart.norm() <= sensitivity._move(kappa * sensitivity.weight_spread, e)
+        for y, spread in spreads:
+            rows = torch.linalg.vector_norm((moved.weights - mixing.weights) @ y, dim=-1)
+            assert (rows <= kappa * deviation * spread * (1 + 1e-9)).all()
+            assert rows.norm() <= sensitivity._move(kappa * spread, e)
 
 
 def test_without_content_the_bound_is_the_norm_of_a_convolution() -> None:
@@ -102,8 +104,7 @@ def test_without_content_the_bound_is_the_norm_of_a_convolution() -> None:
     x = torch.randn(2, 9, 8, dtype=torch.float64)
     bound = exact_layer_bound(layer, x)
     delta = torch.full((2,), 0.3, dtype=torch.float64)
-    assert (bound.bound(delta) >= delta).all()
-    assert (bound.bound(delta) <= delta * (1 + 1e-6)).all()
+    assert ((delta <= bound.bound(delta)) & (bound.bound(delta) <= delta * (1 + 1e-6))).all()
     assert (bound.bound(delta) >= ascent(layer, x, 0.3)).all()
 
 
@@ -111,9 +112,8 @@ def test_what_is_not_known_is_infinite_and_larger_radii_move_farther() -> None:
     layer, x = layer_of(1, content=50.0), 3 * torch.randn(2, 4, 8, dtype=torch.float64)
     bound = exact_layer_bound(layer, x)
     radii = [bound.bound(torch.full((2,), e, dtype=torch.float64)) for e in (1e-6, 1e-3, 0.1, 1.0, 1e3, math.inf)]
-    assert all((one <= two).all() for one, two in itertools.pairwise(radii))
-    assert torch.isinf(radii[-1]).all()
-    assert torch.isinf(radii[-2]).all()
+    assert all((small <= large).all() for small, large in itertools.pairwise(radii))
+    assert torch.isinf(torch.stack(radii[-2:])).all()
     far = exact_layer_bound(layer, 1e4 * x)
     assert torch.isinf(far.bound(torch.full((2,), 1e-9, dtype=torch.float64))).all(), "scores beyond float64's care"
 

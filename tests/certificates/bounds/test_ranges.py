@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 
 import pytest
 import torch
@@ -63,55 +64,44 @@ def steep_q() -> SLLBlock:
     return layer
 
 
+def with_values(layer, name: str, *values: object) -> list[tuple[nn.Module, str]]:
+    """Layers made by `layer(value)`, and what their refusals say."""
+    return [(layer(value), f"{type(layer(value)).__name__} with {name} {re.escape(f'{value:g}')}") for value in values]
+
+
+def set_to(layer, *path: str):
+    """A function of a value that returns `layer()` with that value at `path`."""
+    return lambda value: altered(layer(), value, *path)
+
+
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (nn.Softplus(threshold=100), "Softplus with threshold 100"),
-        (nn.Softplus(threshold=math.nan), "Softplus with threshold nan"),
-        (nn.Softplus(threshold=-1000), "Softplus with threshold -1000"),
-        (nn.Softplus(beta=math.inf), "Softplus with beta inf"),
-        (nn.Softplus(beta=1e-30), "Softplus with beta 1e-30"),
-        (nn.Softplus(beta=math.nan), "Softplus with beta nan"),
-        (nn.LeakyReLU(math.nan), "LeakyReLU with negative_slope nan"),
-        (nn.LeakyReLU(-math.inf), "LeakyReLU with negative_slope -inf"),
+        *with_values(lambda v: nn.Softplus(threshold=v), "threshold", 100, math.nan, -1000),
+        *with_values(lambda v: nn.Softplus(beta=v), "beta", math.inf, 1e-30, math.nan, -1.0),
+        *with_values(nn.LeakyReLU, "negative_slope", math.nan, -math.inf),
+        *with_values(lambda v: nn.LayerNorm(4, eps=v), "eps", -1e-5, 1e-300, math.nan, math.inf, 0.0),
+        *with_values(set_to(Normalise, "std"), "std", -1.0, 0.0, math.nan, 1e-40),
+        *with_values(set_to(Normalise, "mean"), "mean", math.inf),
+        *with_values(set_to(lambda: LayerProject(1.0), "radius"), "radius", -1, math.nan, 1e-30),
+        *with_values(set_to(lambda: BoundedLinear(4, 4), "norm"), "norm", 1e19, -1.0),
+        *with_values(set_to(lambda: SmoothSLLBlock(4, 4, bend=1.0), "bend"), "bend", 0.0, math.nan),
+        *with_values(set_to(lambda: ScaledCosineAttention(4, 2, eps=0.1), "eps"), "eps", 1e-40, 0.0),
+        *with_values(set_to(lambda: Absolute(2), "folded"), "folded", 9, 1.5),
+        *with_values(lambda v: ResidualAttention(4, 2, qk_norm=v, vo_norm=1e-20), "qk_norm", 1e19),
+        *with_values(lambda v: ResidualAttention(4, 2, qk_norm=1.0, vo_norm=v), "vo_norm", 1e30),
+        *with_values(set_to(lambda: ResidualAttention(4, 2, qk_norm=1.0, vo_norm=1.0), "key", "norm"), "qk_norm", math.nan),
+        *with_values(set_to(lambda: BoundedTokenConvolution(4, (3,)), "slices", "0", "norm"), "norm", 1e30),
+        *((TakeToken(index), "TakeToken with index") for index in ([0] * 100, True, 0.0, 4, slice(0, 2))),
+        *((altered(Patchify(2), patch, "patch"), "Patchify with patch") for patch in (0, -2, True, 2.0)),
         (altered(nn.GELU(), "quick", "approximate"), "GELU with approximate 'quick'"),
-        (nn.LayerNorm(4, eps=-1e-5), "LayerNorm with eps -1e-05"),
-        (nn.LayerNorm(4, eps=1e-300), "LayerNorm with eps 1e-300"),
-        (nn.LayerNorm(4, eps=math.nan), "LayerNorm with eps nan"),
-        (nn.LayerNorm(4, eps=math.inf), "LayerNorm with eps inf"),
-        (TakeToken([0] * 100), "TakeToken with index"),
-        (TakeToken(True), "TakeToken with index True"),
-        (TakeToken(0.0), r"TakeToken with index 0\.0"),
-        (TakeToken(4), "TakeToken with index 4"),
-        (TakeToken(slice(0, 2)), "TakeToken with index slice"),
-        (altered(Normalise(), -1.0, "std"), "Normalise with std -1"),
-        (altered(Normalise(), 0.0, "std"), "Normalise with std 0"),
-        (altered(Normalise(), math.nan, "std"), "Normalise with std nan"),
-        (altered(Normalise(), 1e-40, "std"), "Normalise with std 1e-40"),
         (altered(Normalise(), torch.ones(()), "std"), "Normalise with std tensor"),
-        (altered(Normalise(), math.inf, "mean"), "Normalise with mean inf"),
-        (altered(LayerProject(1.0), -1, "radius"), "LayerProject with radius -1"),
-        (altered(LayerProject(1.0), math.nan, "radius"), "LayerProject with radius nan"),
-        (altered(LayerProject(1.0), 1e-30, "radius"), "LayerProject with radius 1e-30"),
-        (BoundedLinear(4, 4, norm=1e19), r"BoundedLinear with norm 1e\+19"),
-        (altered(BoundedLinear(4, 4), -1.0, "norm"), "BoundedLinear with norm -1"),
-        (ResidualAttention(4, 2, qk_norm=1e19, vo_norm=1e-20), r"ResidualAttention with qk_norm 1e\+19"),
-        (ResidualAttention(4, 2, qk_norm=1.0, vo_norm=1e30), r"ResidualAttention with vo_norm 1e\+30"),
-        (altered(ResidualAttention(4, 2, qk_norm=1.0, vo_norm=1.0), math.nan, "key", "norm"), "ResidualAttention with qk_norm nan"),
-        (altered(SmoothSLLBlock(4, 4, bend=1.0), 0.0, "bend"), "SmoothSLLBlock with bend 0"),
-        (altered(SmoothSLLBlock(4, 4, bend=1.0), math.nan, "bend"), "SmoothSLLBlock with bend nan"),
         (steep_q(), "SLLBlock with log_q this uneven"),
         (SelfAttention(4, 2, scale=1e38), "scores are .* times the usual; float32 could overflow"),
-        (altered(ScaledCosineAttention(4, 2, eps=0.1), 1e-40, "eps"), "ScaledCosineAttention with eps 1e-40"),
-        (altered(BoundedTokenConvolution(4, (3,)), 1e30, "slices", "0", "norm"), r"BoundedTokenConvolution with norm 1e\+30"),
-        (altered(Absolute(2), 9, "folded"), "Absolute with folded 9"),
-        (altered(Absolute(2), 1.5, "folded"), "Absolute with folded 1.5"),
         (altered(ShiftTokens(2, 1), 3, "side"), "ShiftTokens needs 3x3 tokens"),
         (altered(ShiftTokens(2, 1), 3, "moved"), "ShiftTokens with moved 3"),
-        (grid_attention(log_content=100.0), "content"),
-        (grid_attention(log_content=math.nan), "content"),
-        (grid_attention(table=1e8), "table"),
-        (grid_attention(table=math.nan), "table"),
+        *((grid_attention(log_content=value), "content") for value in (100.0, math.nan)),
+        *((grid_attention(table=value), "table") for value in (1e8, math.nan)),
         (altered(grid_attention(), BoundedLinear(4, 4), "value"), "no OrthogonalLinear"),
         (altered(grid_attention(), 3, "side"), "3x3 tokens"),
         *((competition(value), "budget") for value in (100.0, -100.0, math.nan)),
@@ -120,29 +110,26 @@ def steep_q() -> SLLBlock:
         (altered(MaxMinTokens(2, 2), 3, "pairs"), "MaxMinTokens with pairs 3"),
         (ClippedReLU((1,)), r"thresholds .* do not fit"),
         *((altered(ScaledCosineAttention(4, 2, eps=0.1), nn.Linear(4, 4), name), "bias") for name in ("query", "key", "value", "output")),
-        (altered(ScaledCosineAttention(4, 2, eps=0.1), 0.0, "eps"), "eps"),
         (nn.ReLU(inplace=True), "inplace"),
         (nn.LeakyReLU(2.0), "above 1"),
-        (nn.Softplus(beta=-1.0), "beta"),
-        (nn.LayerNorm(4, eps=0.0), "eps"),
         (nn.Flatten(0), "axis 0"),
         (nn.Sequential(), "empty"),
         (nn.Softmax(-1), "layer Softmax"),
         (Residual(nn.Sequential(nn.Dropout())), "layer Dropout"),
-        (Residual(MeanPool()), "residual"),
-        (WeightedResidual(MeanPool(), 4), "residual"),
-        (WeightedResidual(nn.Identity(), 1), "residual"),
+        *((layer, "residual") for layer in (Residual(MeanPool()), WeightedResidual(MeanPool(), 4), WeightedResidual(nn.Identity(), 1))),
         (CenterNorm(3), "width 3"),
         (LipschitzNormAttention(4, 2), "lacks W_V"),
         (TokenConvolution(6, (3,)), "width 6 does not fit tokens of 4"),
         (altered(TokenConvolution(4, (3, 3)), Doubled(2, 3), "slices", "1"), "Doubled as a slice"),
         (Resize(8), "needs 4 axes"),
+        (Resize(7), "4x4 images cannot be copied to 7x7"),
+        (ScaledCosineAttention(4, 2, eps=0.1), "3 axes"),
         (MergeTokens(4), "MergeTokens needs 4x4 tokens"),
-        *((altered(Patchify(2), patch, "patch"), "Patchify with patch") for patch in (0, -2, True, 2.0)),
     ],
 )  # fmt: skip
 def test_an_argument_without_a_proof_is_refused_by_layer_and_name(layer, reason) -> None:
-    x = draw(2, 1, 4, 4) if isinstance(layer, Normalise | Patchify) else draw(2, 4, 4, seed=1)
+    images = isinstance(layer, Normalise | Patchify) or reason.startswith("4x4 images")
+    x = draw(2, 1, 4, 4) if images else draw(*(2, 4) if reason == "3 axes" else (2, 4, 4), seed=1)
     with pytest.raises((BenchmarkError, ValueError), match=reason):
         exact_layer_bound(layer.double().requires_grad_(False), x)
 
@@ -177,7 +164,6 @@ def test_where_a_product_leaves_float32_nothing_is_bounded(name, inputs) -> None
     allowed = bound.rounding_in_range(torch.zeros(6).double())
     computed, exact = layer(x).double(), copy.deepcopy(layer).double()(x.double())
     gap = (computed - exact).flatten(1).norm(dim=1)
-    assert (gap.isfinite() | allowed.isinf()).all()
     assert ((gap <= allowed) | allowed.isinf()).all()
     if not gap.isfinite().all():
         assert allowed.isinf().any()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
-from searched import draws, few
+from searched import few
 from tiny_certified import random_perturbations
 from tiny_layers import CURVED, LINEAR, built, draw, vit
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmark.certificates.bounds import activations
-from benchmark.certificates.bounds.layer_bound import LayerBound, exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet, exact_layer_bound
 from benchmark.certificates.bounds.plain_layers import plain
 from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.certificates.local import float32_gap
@@ -34,64 +35,42 @@ def against(left: torch.Tensor, moves: torch.Tensor) -> torch.Tensor:
     """The directions that the largest and the smallest remainders take most from, and random ones: (n, 5, *shape)."""
     sizes = left.flatten(2).norm(dim=2)
     picks = [sizes.argmax(0), (sizes / moves.flatten(2).norm(dim=2)).argmax(0)]
-    worst = [left[pick, torch.arange(left.shape[1])] for pick in picks]
-    return torch.stack(
-        [-worst[0], -worst[1], -worst[0].sign(), draw(*left.shape[1:]), draw(*left.shape[1:], seed=1)], 1
-    )
+    large, small = (-left[pick, torch.arange(left.shape[1])] for pick in picks)
+    return torch.stack([large, small, large.sign(), draw(*left.shape[1:]), draw(*left.shape[1:], seed=1)], 1)
 
 
-UNBOUNDED = (
-    "grid attention",
-    "clipped relu",
-)  # it knows no bound of large moves; units whose threshold is below 0 do not move
 REACHES = [(1e-3, 0.0), (0.03, 0.01), (0.3, 0.0), (0.5, 0.3), (3.0, 1.0)]
 
 
 @pytest.mark.parametrize("name", CURVED)
-@pytest.mark.parametrize(
-    ("radius", "rest", "seed"),
-    [(*perturbation, seed % 3) for seed, perturbation in enumerate(REACHES) if seed in (1, 4)],
-)
-def test_no_curved_step_is_broken(name, radius, rest, seed) -> None:
-    reached = try_to_break(name, radius, rest, seed)
-    assert reached <= 1 + 1e-9
-    assert reached > 0 or name in UNBOUNDED
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CURVED)
-@pytest.mark.parametrize("seed", draws([3], range(4, 30)))
-def test_no_curved_step_is_broken_by_many_seeds(name, seed) -> None:
-    for radius, rest in REACHES:
-        assert try_to_break(name, radius, rest, seed) <= 1 + 1e-9
-
-
-def try_to_break(name: str, radius: float, rest: float, seed: int) -> float:
-    """Checks every claim of a layer bound against moves in its set; the largest move of the output over its bound."""
+@pytest.mark.parametrize(("reaches", "seed"), few([(REACHES[1::3], 1)], [(REACHES, seed) for seed in range(2, 30)]))
+def test_no_curved_step_is_broken(name, reaches, seed) -> None:
+    """Every claim of a layer's bound against 200 moves in each of some sets."""
     layer, shape = CURVED[name]
     layer = built(layer, seed)
     x = draw(3, *shape, seed=seed) * (0.3, 1.0, 3.0)[seed % 3]
     layer_bound = exact_layer_bound(layer, x)
-    perturbation, moves = random_perturbations(x, radius, rest, seed)
-    # one call for all moves, where 400 would take most of the slow tests' time
-    moved = layer((x + moves).flatten(0, 1)).unflatten(0, moves.shape[:2]) - layer(x)
-    assert (moved.flatten(2).norm(dim=2) <= layer_bound.bound(perturbation.delta) * (1 + 1e-9)).all()
-    linear = layer_bound.jvp(moves)
-    exact = torch.func.jvp(layer, (x,), (moves[0],))[1]
-    tilt = (
-        layer_bound.f.tilt if isinstance(layer_bound, activations.SmoothActivationBound) else 0.0
-    )  # how far torch's slope may be off
-    assert ((linear[0] - exact).abs() <= 1e-9 + (tilt * moves[0].abs() if tilt else 0.0)).all()
-    assert (
-        linear.flatten(2).norm(dim=2) <= layer_bound.jacobian_norm * moves.flatten(2).norm(dim=2) * (1 + 1e-9)
-    ).all()
-    left = moved - linear
-    assert (left.flatten(2).norm(dim=2) <= layer_bound.remainder(perturbation) * (1 + 1e-9) + 1e-13).all()
-    a = against(left, moves)
-    taken = -torch.einsum("snm,nrm->snr", left.flatten(2), a.flatten(2)).amax(0)
-    sizes = a.flatten(2).norm(dim=2)
-    assert (taken <= layer_bound.remainder_along(a, perturbation) * (1 + 1e-9) + 1e-13 * sizes).all()
-    return float((moved.flatten(2).norm(dim=2) / layer_bound.bound(perturbation.delta)).max())
+    for radius, rest in reaches:
+        perturbation, moves = random_perturbations(x, radius, rest, seed)
+        moved = layer((x + moves).flatten(0, 1)).unflatten(0, moves.shape[:2]) - layer(x)
+        reached, most = moved.flatten(2).norm(dim=2), layer_bound.bound(perturbation.delta)
+        assert (reached <= most * (1 + 1e-9)).all()
+        # grid attention knows no bound of large moves; clipped units whose threshold is below 0 do not move
+        assert (reached / most).max() > 0 or name in ("grid attention", "clipped relu")
+        linear = layer_bound.jvp(moves)
+        exact = torch.func.jvp(layer, (x,), (moves[0],))[1]
+        tilt = (
+            layer_bound.f.tilt if isinstance(layer_bound, activations.SmoothActivationBound) else 0.0
+        )  # of torch's slope
+        assert ((linear[0] - exact).abs() <= 1e-9 + (tilt * moves[0].abs() if tilt else 0.0)).all()
+        sizes = moves.flatten(2).norm(dim=2)
+        assert (linear.flatten(2).norm(dim=2) <= layer_bound.jacobian_norm * sizes * (1 + 1e-9)).all()
+        left = moved - linear
+        assert (left.flatten(2).norm(dim=2) <= layer_bound.remainder(perturbation) * (1 + 1e-9) + 1e-13).all()
+        a = against(left, moves)
+        taken = -torch.einsum("snm,nrm->snr", left.flatten(2), a.flatten(2)).amax(0)
+        slack = 1e-13 * a.flatten(2).norm(dim=2)
+        assert (taken <= layer_bound.remainder_along(a, perturbation) * (1 + 1e-9) + slack).all()
 
 
 @pytest.mark.parametrize("name", CURVED)
@@ -101,20 +80,18 @@ def test_ascent_breaks_no_bound_and_no_remainder(name, steps) -> None:
     layer, x = built(layer, 1), draw(2, *shape, seed=5)
     layer_bound = exact_layer_bound(layer, x)
     assert_plain(layer, x)
-    for radius in (0.05, 0.7):
-        perturbation, _ = random_perturbations(x, radius, 0.0, 1)
+    for radius, aim in itertools.product((0.05, 0.7), ("bound", "remainder")):
         delta = torch.full((2,), radius, dtype=torch.float64)
-        perturbation = type(perturbation)(perturbation.columns, delta, delta, delta)
-        for aim in ("bound", "remainder"):
-            move = draw(*x.shape, seed=2)
-            for _ in range(steps):
-                move = (move * radius / move.flatten(1).norm(dim=1).reshape(-1, *[1] * len(shape))).requires_grad_()
-                change = layer(x + move) - layer(x) - (layer_bound.jvp(move[None])[0] if aim == "remainder" else 0)
-                sizes = change.flatten(1).norm(dim=1)
-                limit = layer_bound.bound(delta) if aim == "bound" else layer_bound.remainder(perturbation)
-                assert (sizes <= limit * (1 + 1e-9) + 1e-13).all()
-                (gradient,) = torch.autograd.grad(sizes.sum(), move)
-                move = (move + radius * gradient / gradient.abs().max().clamp(min=1e-300)).detach()
+        perturbation = PerturbationSet(random_perturbations(x, radius, 0.0, 1)[0].columns, delta, delta, delta)
+        limit = layer_bound.bound(delta) if aim == "bound" else layer_bound.remainder(perturbation)
+        move = draw(*x.shape, seed=2)
+        for _ in range(steps):
+            move = (move * radius / move.flatten(1).norm(dim=1).reshape(-1, *[1] * len(shape))).requires_grad_()
+            change = layer(x + move) - layer(x) - (layer_bound.jvp(move[None])[0] if aim == "remainder" else 0)
+            sizes = change.flatten(1).norm(dim=1)
+            assert (sizes <= limit * (1 + 1e-9) + 1e-13).all()
+            (gradient,) = torch.autograd.grad(sizes.sum(), move)
+            move = (move + radius * gradient / gradient.abs().max().clamp(min=1e-300)).detach()
 
 
 @pytest.mark.parametrize("name", [n for n in CURVED if n.startswith(("gelu", "tanh", "sig", "layer", "l2", "scaled"))])
@@ -189,24 +166,23 @@ def test_local_constants_are_below_the_global_ones() -> None:
     delta = torch.full((4,), 1e-3, dtype=torch.float64)
     assert (exact_layer_bound(norm, x).bound(delta) < 0.02 * lipschitz_constant(norm, x) * delta).all()
     assert (exact_layer_bound(attention, x).bound(delta) < 0.5 * lipschitz_constant(attention, x) * delta).all()
-    far = torch.full((4,), 1e3, dtype=torch.float64)
+    far = 1e6 * delta
     assert (exact_layer_bound(attention, x).bound(far) <= lipschitz_constant(attention, x) * far).all()
 
 
 def test_a_residual_rounds_by_its_input_and_its_branch() -> None:
     layer = built(Residual(nn.Linear(4, 4)))
-    x = draw(3, 2, 4)
+    x, still = draw(3, 2, 4), torch.zeros(3).double()
     parts = x.flatten(1).norm(dim=1) + layer.body(x).flatten(1).norm(dim=1)
-    inside = exact_layer_bound(layer.body, x).rounding(torch.zeros(3).double())
-    assert (exact_layer_bound(layer, x).rounding(torch.zeros(3).double()) >= inside + 2.0**-24 * parts).all()
+    inside = exact_layer_bound(layer.body, x).rounding(still)
+    assert (exact_layer_bound(layer, x).rounding(still) >= inside + 2.0**-24 * parts).all()
 
 
 @pytest.mark.parametrize(("layer", "shape"), [*CURVED.values(), *LINEAR], ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize("scale", few([1.0], [0.1, 10.0]))
 def test_no_layer_rounds_more_than_its_bound(layer, shape, scale) -> None:
     """Every float32 layer against its float64 copy on float32 inputs off the nominal ones."""
-    exact = built(layer, 3)
-    single = copy.deepcopy(exact).float()
+    single = copy.deepcopy(built(layer, 3)).float()
     exact = copy.deepcopy(single).double()
     x = (scale * draw(80, *shape)).float()
     moved = x + 0.1 * draw(80, *shape, seed=1).float()
@@ -215,9 +191,7 @@ def test_no_layer_rounds_more_than_its_bound(layer, shape, scale) -> None:
     for at, budget in ((x, torch.zeros_like(delta)), (moved, delta)):
         rounding = layer_bound.rounding(budget)
         assert (rounding < torch.inf).all()
-        if not isinstance(
-            layer, nn.Sequential | Residual | WeightedResidual
-        ):  # what a sequence rounds stands in its bound
+        if not isinstance(layer, nn.Sequential | Residual | WeightedResidual):  # a sequence's rounding is in its bound
             assert ((single(at).double() - exact(at.double())).flatten(1).norm(dim=1) <= rounding).all()
         strayed = (single(at).double() - exact(x.double())).flatten(1).norm(dim=1)
         assert (strayed <= layer_bound.bound(budget) * (1 + 1e-12) + rounding).all()
