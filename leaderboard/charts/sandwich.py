@@ -176,12 +176,15 @@ def _height(field: str) -> alt.Y:
     return alt.Y(f"{field}:Q", title="images, percent", scale=alt.Scale(domain=[0, 100]))
 
 
+def l2_radii(track: Track) -> list[float]:
+    """Return the l2 radii that the track speaks of: those certified, and those attacked."""
+    return sorted({*track.certified_radii, *(threat.eps for threat in track.threats if threat.norm == "L2")})
+
+
 def radii_of(track: Track) -> tuple[float, ...]:
-    """Evenly spaced from 0 to the largest l2 radius of the track, with all its own between; none where it has none."""
-    own = {t.eps for t in track.threats if t.norm == "L2"} | {*track.certified_radii}
-    if not own:
-        return ()
-    return tuple(sorted({round(max(own) * i / STEPS, 6) for i in range(STEPS)} | own))
+    """Return radii evenly spaced from 0 to the largest l2 radius of the track, with all its own between; none if it has none."""
+    own = l2_radii(track)
+    return tuple(sorted({round(own[-1] * i / STEPS, 6) for i in range(STEPS)} | {*own})) if own else ()
 
 
 def shares(found: ImageRadii, radii: Sequence[float]) -> dict[str, list[float]]:
@@ -194,6 +197,18 @@ def shares(found: ImageRadii, radii: Sequence[float]) -> dict[str, list[float]]:
     counts = {"attacked": intact(found.falls, places)}
     counts |= {kind: held(reaches[reaches > 0], places) for kind, reaches in found.reaches.items()}
     return {kind: [round(share, 6) for share in (c / found.n).tolist()] for kind, c in counts.items()}
+
+
+def counts_over_radii(found: ImageRadii, radii: Sequence[float]) -> dict[str, list[int]]:
+    """Return by kind of curve the number of images that count, and how many count at each of `radii`, as a board ranks them.
+
+    Certificates count all evaluated images, attacks those that were attacked: other than `shares`, which compares like with like.
+    """
+    places = np.asarray(radii)
+    numbers = {"robust": [found.n, *intact(found.falls, places).tolist()]}
+    for kind, reaches in found.proven.items():
+        numbers[kind] = [found.evaluated, *held(reaches[reaches > 0], places).tolist()]
+    return numbers
 
 
 @functools.cache
