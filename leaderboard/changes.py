@@ -136,7 +136,11 @@ def last_change(found: Sequence[Change], track: str) -> str:
 
 
 def feed(found: Sequence[Change], address: str) -> str:
-    """Return the changes as an Atom feed (RFC 4287). `address`: of the site, ending in "/"; "" where it has none, and links are relative."""
+    """Return the changes as an Atom feed (RFC 4287).
+
+    Args:
+        address: of the site, ending in "/"; "" where it has none, and links are relative.
+    """
     ET.register_namespace("", ATOM)
     root = ET.Element(f"{{{ATOM}}}feed")
 

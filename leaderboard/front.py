@@ -114,7 +114,9 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     about_changes = ENVIRONMENT.get_template("changes.html")
     titles = {card.track.name: card.track.title for card in cards}
     there = {card.track.name: {row.record.row for row in card.rows} for card in cards}
-    shared.write("changes.html", about_changes.render(root="", changes=published, about=about, titles=titles, there=there))
+    shared.write(
+        "changes.html", about_changes.render(root="", changes=published, about=about, titles=titles, there=there)
+    )
     for name in ("style.css", "front.css"):
         shared.copy(f"static/{name}", build.STATIC / name)
     if address:

@@ -142,11 +142,11 @@ def headline_columns(track: Track) -> list[str]:
 
 
 def common_radius(track: Track) -> str:
-    """Return the l2 ball at which rows are both attacked and certified, such as "L2 0.5"; of several the middle; "" for none."""
+    """Return the l2 ball at which rows are attacked and certified, such as "L2 0.5"; of several the middle; "" for none."""
     names = columns(track)
     balls = [name.partition(" ")[2] for name in names if name.startswith("certified")]
     both = [words for words in balls if f"robust {words}" in names]
-    return both[len(both) // 2] if both else ""
+    return both[(len(both) - 1) // 2] if both else ""
 
 
 def _robust(names: Sequence[str]) -> list[str]:

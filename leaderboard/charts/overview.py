@@ -34,8 +34,8 @@ def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
         return []
     many, said = len(rows), tuple(names.items())
     accuracies = (
-        "Clean accuracy against the numbers of the legend. A point is a model. A line is a Pareto front: no model is better in "
-        "both numbers than one on the line. Click the legend to choose a series, a point to open its model."
+        "Clean accuracy against the numbers of the legend. A point is a model. A line is a Pareto front: no model is better "
+        "in both numbers than one on the line. Click the legend to choose a series, a point to open its model."
     )
     cost = (
         "The cost of one image, in floating-point operations (log scale), against the numbers of the legend. The lines join "
@@ -129,7 +129,9 @@ def _drawn(
         )
     )  # fmt: skip
     chosen = alt.selection_point(fields=["series"], bind="legend", name="series")
-    titles = [alt.param(name=f"{series}Title", value=title) for series, title in names]  # the page's script changes them
+    titles = [
+        alt.param(name=f"{series}Title", value=title) for series, title in names
+    ]  # the page's script changes them
     said = " : ".join([*(f"datum.value == '{series}' ? {series}Title" for series, _ in names), "''"])
     legend = alt.Legend(title=None, orient="top", symbolSize=90, symbolOpacity=1, labelExpr=said)
     colour = alt.Color("series:N", scale=alt.Scale(domain=shown), legend=legend)

@@ -1,9 +1,9 @@
-"""The board of a track: one line a row, the numbers of one threat at a time, the rest by a switch, and all rows in two charts."""
+"""The board of a track: one line a row, the numbers of one threat at a time, and all rows in two charts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,7 @@ def kinds_over_radii(board: Board) -> list[str]:
 
 
 def numbers(board: Board) -> dict[str, Any]:
-    """Return what the page's script sorts and filters by: exact counts and ranks, in the order of the columns, and the papers."""
+    """Return what the page's script sorts and filters by: exact counts and ranks, in the order of the columns."""
     rows, ranks = [], []
     for row in board.rows:
         rows.append([*(cell and cell.count for cell in row.cells), row.record.parameters, row.record.flops])

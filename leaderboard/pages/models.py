@@ -28,7 +28,6 @@ from leaderboard.site import Site
 from leaderboard.verdict import verdict
 
 
-
 def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, found: ImageRadii) -> None:
     """Write the page and what it links to; `evidence` is None of a row that is published and not built here."""
     record, place = row.record, f"models/{row.record.row}"
@@ -41,7 +40,8 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, fo
     tables = (table for table in board.tables if belongs_on_page(table.study, record))
     studies, sheets = shown(tables, board.reproduced)
     radii = l2_radii(board.track)
-    charts = {"sandwich": sandwich(found, radii), "radii": per_image(found)}
+    attacked = [threat.eps for threat in board.track.threats if threat.norm == "L2"]
+    charts = {"sandwich": sandwich(found, radii, attacked), "radii": per_image(found)}
     training = training_charts(record, read_history(board.folder / record.row, record))
     for chart in (*charts.values(), *training):
         if chart is not None:
@@ -83,8 +83,8 @@ def _shown_radius(track: Track) -> float | None:
 def _headline(board: Board) -> list[tuple[str, str, int]]:
     """Return what the numbers in large are called, in which ball, and their column.
 
-    They are clean accuracy, the robust one that ranks, and robust and certified accuracy at one l2 radius, where the track has
-    one at which it measures both.
+    They are clean accuracy, the robust one that ranks, and robust and certified accuracy at one l2 radius, if the track
+    measures both at one.
     """
     names = headline_columns(board.track)
     if within := common_radius(board.track):
@@ -117,8 +117,8 @@ def commands(row: Row) -> list[tuple[str, str]]:
     record = row.record
     name, track = record.row, f"--track {record.track}"
     found = [
-        ("Judge all that is stored again, in seconds", f"rvb verify {name} {track}"),
-        ("Train, attack and certify this row again", f"rvb repro {name} {track}"),
+        ("Evaluate all that is stored again, in seconds", f"rvb verify {name} {track}"),
+        ("Rebuild every number: train, attack and certify again", f"rvb repro {name} {track}"),
         ("The whole board", f"rvb repro {track}"),
     ]
     if record.certificate:

@@ -70,7 +70,9 @@ def _write_side_by_side(site: Site, board: Board, begin: int) -> dict[str, dict[
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), multiprocessing.get_context("fork")) as pool:
         written = pool.map(_write, places, chunksize=TOGETHER)
         for place, (part, numbers) in zip(
-            places, progress.track(written, "model pages", total=len(places), console=shown, transient=True), strict=True
+            places,
+            progress.track(written, "model pages", total=len(places), console=shown, transient=True),
+            strict=True,
         ):
             site.add(part)
             counts[board.rows[place].record.row] = numbers
