@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -136,18 +136,17 @@ def _image_radii(
     n = len(broken)
     for image in [image for one in brought for image in one.images if image.image < n]:
         broken[image.image] = min(broken[image.image], image.l2)
-    few = (None if radii is None else radii[:n] for radii in (certified, smoothed))
-    if any(one.contradicted for one in brought):
-        certified = None
-    return ImageRadii(right[:n], broken, *few, proven=_proven(right, certified, smoothed), evaluated=len(right))
+    few = ImageRadii(right[:n], broken, *(None if radii is None else radii[:n] for radii in (certified, smoothed)))
+    sound = None if few.contradicted.any() else certified
+    return replace(few, proven=_proven(right, sound, smoothed), evaluated=len(right))
 
 
 def _digits(digits: str) -> np.ndarray:
-    """(n,) bool: where a digit is 1."""
+    """Return (n,) bool: where a digit is 1."""
     return np.frombuffer(digits.encode(), np.uint8) == ord("1")
 
 
 def _attacked(evidence: pa.Table) -> int:
-    """How many images are attacked; all where nothing attacks."""
+    """Return how many images are attacked; all where nothing attacks."""
     attacks = [name for name in evidence.column_names if name.endswith(":success")]
     return min((evidence.num_rows - evidence[name].null_count for name in attacks), default=evidence.num_rows)

@@ -18,8 +18,8 @@ class PerImage(Frozen):
         scores: by the name of a number (`counts`), a digit an image: 1 where it counts and 0 where it does not;
             for corruptions the number of severities at which it is right. Of the first images where only those are attacked.
         radii: certified l2 radii by certificate, in pixels of [0, 1]; 0 where nothing is certified.
-        broken: l2 distances of each attacked image's nearest adversarial image, in pixels of [0, 1]; None where no attack broke
-            it. Empty, and left out of JSON, where distances are unknown.
+        broken: l2 distances of each attacked image's nearest adversarial image, in pixels of [0, 1]; None where no attack
+            broke it. Empty, and left out of JSON, where distances are unknown.
     """
 
     row: str

@@ -58,7 +58,7 @@ def write_pages(site: Site, board: Board) -> None:
         kinds=kinds_over_radii(board), lead=shown[0].names if shown else headline_columns(board.track),
         ties={row.record.row: tied(row, ranking_name(board.track), places) for row in board.rows},
         norms=norms(board), pairs=pairs, error=ERROR / max(1, pairs), ranking=ranking_name(board.track),
-        traits=[sorted({*values}) for values in zip(*(traits(row.record) for row in board.rows), strict=True)],
+        traits=known_traits(board),
     )  # fmt: skip
     site.write("index.html", text)
 
@@ -99,23 +99,29 @@ def kinds_over_radii(board: Board) -> list[str]:
 
 def numbers(board: Board) -> dict[str, Any]:
     """Return what the page's script sorts and filters by: exact counts and ranks, in the order of the columns."""
-    rows, ranks = [], []
+    rows, ranks, known = [], [], known_traits(board)
     for row in board.rows:
         rows.append([*(cell and cell.count for cell in row.cells), row.record.parameters, row.record.flops])
         own = row.standings
-        # a plain hyphen: an en dash takes six bytes here
-        ranks.append([own[name].rank.replace("–", "-") if name in own else None for name in board.columns])
+        # short: a plain hyphen, since an en dash takes six bytes here, and 0 for none
+        ranks.append([own[name].rank.replace("–", "-") if name in own else 0 for name in board.columns])
     papers = {row.record.submission: _paper(row.record.paper) for row in board.rows}
     return {
         "names": board.columns,
         "rows": rows,
         "ranks": ranks,
         "papers": papers,
-        "traits": [traits(row.record) for row in board.rows],
+        "traits": [[values.index(t) for values, t in zip(known, traits(row.record), strict=True)] for row in board.rows],
+        "known": known,
         "views": [view.names for view in views(board)],
         "kinds": kinds_over_radii(board),
         "marks": l2_radii(board.track),
     }
+
+
+def known_traits(board: Board) -> list[list[str]]:
+    """Return the values of each trait that rows of the board have, in order."""
+    return [sorted({*values}) for values in zip(*(traits(row.record) for row in board.rows), strict=True)]
 
 
 def traits(record: Record) -> tuple[str, str, str]:

@@ -7,7 +7,8 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   const rows = [...body.rows];
   const heads = [...table.tHead.rows[0].cells];
   const numbers = JSON.parse(document.getElementById("numbers").textContent);
-  const [find, sort, all, slide, far] = ["find", "sort", "all", "radius", "far"].map((id) => document.getElementById(id));
+  const [find, sort, all, far] = ["find", "sort", "all", "far"].map((id) => document.getElementById(id));
+  const slide = typeof RADII === "undefined" ? null : document.getElementById("radius");
   const CHOICES = ["paper", "norm", "architecture", "trained", "certificate", "trust", "parameters", "flops", "budget"];
   const boxes = Object.fromEntries(CHOICES.map((name) => [name, document.getElementById(name === "trust" ? "tier" : name)]));
   const views = [...document.querySelectorAll("input[name=view]")];
@@ -40,7 +41,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       if (own[k] && of && kind !== "clean") norms.add(`${kind} in ${of}`);
     });
     const text = (row.cells[1].textContent + " " + numbers.papers[submission]).toLowerCase();
-    const [architecture, trained, certificate] = numbers.traits[place];
+    const [architecture, trained, certificate] = numbers.traits[place].map((value, k) => numbers.known[k][value]);
     const [parameters, flops] = own.slice(names.length);
     const tier = row.querySelector(".trust .badge").textContent;
     const keys = [place, row.cells[1].textContent.trim(), ...own.slice(0, names.length), ...kinds.map(() => null), row.cells[trust].textContent.trim(),
@@ -64,7 +65,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const by = number(column);
     const any = atRadius(column);
     for (const { place, rank, tip, said, keys } of facts) {
-      rank.textContent = any ? placed(keys[column]) : by < 0 ? said[0] : numbers.ranks[place][by]?.replace("-", "–") ?? "–";
+      rank.textContent = any ? placed(keys[column]) : by < 0 ? said[0] : (numbers.ranks[place][by] || "–").replace("-", "–");
       if (!tip) continue;
       tip.textContent = any ? "The order of the shares at this radius; it is not tested." : by < 0 ? said[1]
         : `By ${words(column)} McNemar's exact test over the images, with seeds where they are known, leaves it these places.`;
@@ -301,7 +302,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   });
   for (const place of document.querySelectorAll(".scripted")) place.hidden = false;
   document.querySelector(".tools").addEventListener("submit", (event) => event.preventDefault());
-  for (const box of [find, ...Object.values(boxes)]) box.addEventListener("input", () => { choose(); remember(); });
+  for (const box of [find, ...Object.values(boxes)]) box.addEventListener(box.options ? "change" : "input", () => { choose(); remember(); });
   for (const box of views) box.addEventListener("change", () => look(box.value));
   if (slide) {
     slide.max = String(RADII.radii.length - 1);
