@@ -111,7 +111,9 @@ def numbers(board: Board) -> dict[str, Any]:
         "rows": rows,
         "ranks": ranks,
         "papers": papers,
-        "traits": [[values.index(t) for values, t in zip(known, traits(row.record), strict=True)] for row in board.rows],
+        "traits": [
+            [values.index(t) for values, t in zip(known, traits(row.record), strict=True)] for row in board.rows
+        ],
         "known": known,
         "views": [view.names for view in views(board)],
         "kinds": kinds_over_radii(board),

@@ -54,7 +54,10 @@ def write(folder: Path, made: list[Record]) -> str:
     site.write(vega.SCRIPT, vega.script())
     site.write("times.js", f"const TIMES = {json.dumps(TIMES)};\n")
     counts = {one.row: {"robust": [100, 97, one.robust[1].accuracy.count]} for one in made}
-    counts |= {"Certain-v": {"robust": [100, 97, 60], "certified": [100, 70, 5]}, "Weak-v": {"robust": [100, 99, 20], "certified": [100, 20, 19]}}
+    counts |= {
+        "Certain-v": {"robust": [100, 97, 60], "certified": [100, 70, 5]},
+        "Weak-v": {"robust": [100, 99, 20], "certified": [100, 20, 19]},
+    }
     site.write("radii.js", f"const RADII = {json.dumps({'radii': [0, 0.5], 'rows': counts})};\n")
     for one in made:
         site.write(f"models/{one.row}/index.html", f"<title>{one.row}</title>")
@@ -160,7 +163,12 @@ def test_rows_are_chosen_by_text_traits_and_costs_and_none_is_said(board) -> Non
         assert shown(board) == left, (box, words)
     assert count.text == "No model of 4 fits; Reset shows all"
     board.find_element("id", "reset").click()
-    for box, most, left in (("parameters", "1.2k", 0), ("parameters", "1,234", 4), ("flops", "0.1M", 4), ("budget", "3", 1)):
+    for box, most, left in (
+        ("parameters", "1.2k", 0),
+        ("parameters", "1,234", 4),
+        ("flops", "0.1M", 4),
+        ("budget", "3", 1),
+    ):
         board.find_element("id", box).send_keys(most)
         assert len(shown(board)) == left, (box, most)
         board.find_element("id", "reset").click()
