@@ -58,18 +58,19 @@ class Change:
 
 def changes(published: Path) -> list[Change]:
     """Return the last commits that touched Records in `published`, newest first; none where git does not know the folder."""
-    commits = []
+    commits: list[tuple[str, str, str, list[Path]]] = []
     told = _log(published, f"-{MOST}", "--format=%x01%H %cI %s", "--name-only", "--relative", "--", "*/*-*.json")
     for part in told.split("\x01")[1:]:
         head, *names = part.split("\n")
         paths = [Path(name) for name in names if name]
-        if rows := [path for path in paths if len(path.parts) == 2]:
-            commits.append((*head.split(" ", 2), rows))
+        if records := [path for path in paths if len(path.parts) == 2]:
+            commit, time, subject = head.split(" ", 2)
+            commits.append((commit, time, subject, records))
     objects = [f"{commit}{side}:./{path}" for commit, *_, paths in commits for path in paths for side in ("^", "")]
-    records = iter(_records(published, objects))
+    contents = iter(_records(published, objects))
     found = []
     for commit, time, subject, paths in commits:
-        rows = tuple(_row_change(path, next(records), next(records)) for path in paths)
+        rows = tuple(_row_change(path, next(contents), next(contents)) for path in paths)
         found.append(Change(commit, time, subject, rows))
     return found
 
