@@ -17,7 +17,7 @@ from leaderboard.rank import Row, ball, headline_columns, ranking_name
 from leaderboard.site import Site
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie
 
-NAMED = 6  # tied rows that a board names; of more, the nearest
+NAMED, MANY, FEWER = 6, 100, 3  # tied rows that a board names; of more, the nearest; of a board of MANY rows, FEWER
 KINDS = ("robust", "certified", "smoothed")  # numbers that have a radius
 PAPER = 80  # characters of a paper that a board's search knows
 TESTS = {
@@ -164,7 +164,8 @@ def tied(row: Row, name: str, places: Mapping[str, int]) -> str:
 
 
 def _sentence(tie: Tie, place: int, places: Mapping[str, int]) -> str:
-    near = sorted(tie.rows, key=lambda other: abs(places[other] - place))[:NAMED]
+    named = NAMED if len(places) < MANY else FEWER
+    near = sorted(tie.rows, key=lambda other: abs(places[other] - place))[:named]
     more = f" and {len(tie.rows) - len(near)} more" if len(tie.rows) > len(near) else ""
     return TESTS[tie.test].format(", ".join(sorted(near, key=lambda other: places[other])) + more)
 

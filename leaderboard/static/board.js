@@ -64,8 +64,9 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   function rank() {
     const by = number(column);
     const any = atRadius(column);
+    const order = any ? places() : null;
     for (const { place, rank, tip, said, keys } of facts) {
-      rank.textContent = any ? placed(keys[column]) : by < 0 ? said[0] : (numbers.ranks[place][by] || "–").replace("-", "–");
+      rank.textContent = any ? order.get(keys[column]) : by < 0 ? said[0] : (numbers.ranks[place][by] || "–").replace("-", "–");
       if (!tip) continue;
       tip.textContent = any ? "The order of the shares at this radius; it is not tested." : by < 0 ? said[1]
         : `By ${words(column)} McNemar's exact test over the images, with seeds where they are known, leaves it these places.`;
@@ -73,12 +74,16 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     heads[0].querySelector("small").textContent = by >= 0 || any ? `by ${words(column)}` : "";
   }
 
-  // The places of a share among all rows, by its size alone.
-  function placed(share) {
-    if (share === null) return "–";
-    const before = facts.filter(({ keys }) => keys[column] > share).length;
-    const same = facts.filter(({ keys }) => keys[column] === share).length;
-    return same > 1 ? `${before + 1}–${before + same}` : `${before + 1}`;
+  // By share, the places that its size alone leaves among all rows.
+  function places() {
+    const shares = facts.map(({ keys }) => keys[column]).filter((value) => value !== null).sort((a, b) => b - a);
+    const named = new Map([[null, "–"]]);
+    shares.forEach((value) => {
+      if (named.has(value)) return;
+      const [before, last] = [shares.indexOf(value), shares.lastIndexOf(value)];
+      named.set(value, before === last ? `${before + 1}` : `${before + 1}–${last + 1}`);
+    });
+    return named;
   }
 
   // Wilson's 95% interval.
@@ -97,20 +102,34 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       const button = heads[anywhere + k].querySelector("button");
       button.replaceChildren(kind, document.createElement("br"), `L2 ${far.textContent}`);
       sort.options[anywhere + k].text = `${kind} L2 ${far.textContent}`;
-      for (const { row, id, keys } of facts) {
-        const [n, ...counts] = RADII.rows[id]?.[kind] ?? [];
-        const cell = row.cells[anywhere + k];
-        cell.className = n ? "" : "none";
-        cell.dataset.of = `${kind}\nL2 ${far.textContent}`;
-        keys[anywhere + k] = n ? counts[at] / n : null;
-        if (!n) { cell.textContent = "–"; continue; }
-        const [low, high] = interval(counts[at], n).map((share) => (100 * share).toFixed(1));
-        const value = ((100 * counts[at]) / n).toFixed(1);
-        const [b, small, bar] = ["b", "small", "i"].map((name) => document.createElement(name));
-        [b.textContent, small.textContent] = [value, `${low}–${high}`];
-        bar.style.cssText = `--l:${low}%;--v:${value}%;--h:${high}%`;
-        cell.replaceChildren(b, small, bar);
+      for (const { id, keys } of facts) {
+        const counts = RADII.rows[id]?.[kind];
+        keys[anywhere + k] = counts ? counts[at + 1] / counts[0] : null;
       }
+    });
+  }
+
+  // A row's number at the chosen radius with its interval, in percent; null where it has none.
+  function share(id, k) {
+    const counts = RADII.rows[id]?.[kinds[k - anywhere]];
+    if (!counts) return null;
+    const count = counts[Number(slide.value) + 1];
+    return [count / counts[0], ...interval(count, counts[0])].map((part) => (100 * part).toFixed(1));
+  }
+
+  // Writes a row's numbers at the chosen radius: of rows that are shown alone, since there may be many.
+  function paint({ row, id }) {
+    kinds.forEach((kind, n) => {
+      const cell = row.cells[anywhere + n];
+      const numbers = share(id, anywhere + n);
+      cell.className = numbers ? "" : "none";
+      cell.dataset.of = `${kind}\nL2 ${far.textContent}`;
+      if (!numbers) { cell.textContent = "–"; return; }
+      const [value, low, high] = numbers;
+      const [b, small, bar] = ["b", "small", "i"].map((name) => document.createElement(name));
+      [b.textContent, small.textContent] = [value, `${low}–${high}`];
+      bar.style.cssText = `--l:${low}%;--v:${value}%;--h:${high}%`;
+      cell.replaceChildren(b, small, bar);
     });
   }
 
@@ -124,9 +143,9 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     for (const box of views) box.checked = box.value === view;
     if (slide) slide.parentElement.hidden = !any;
     if (any) fill();
-    const places = (from, to) => Array.from({ length: to - from }, (_, k) => from + k).filter((k) => !shown.has(k)).map((k) => `:nth-child(${k + 1})`);
-    const never = any ? [] : places(anywhere, trust);
-    document.getElementById("shown").textContent = `main:has(#all:not(:checked)) .board tr > :is(${[...places(2, anywhere), `:nth-child(n+${trust + 2})`].join()}) { display: none; }`
+    const hidden = (from, to) => Array.from({ length: to - from }, (_, k) => from + k).filter((k) => !shown.has(k)).map((k) => `:nth-child(${k + 1})`);
+    const never = any ? [] : hidden(anywhere, trust);
+    document.getElementById("shown").textContent = `main:has(#all:not(:checked)) .board tr > :is(${[...hidden(2, anywhere), `:nth-child(n+${trust + 2})`].join()}) { display: none; }`
       + (never.length ? `.board tr > :is(${never.join()}) { display: none; }` : "");
     draw();
   }
@@ -137,13 +156,12 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     drawn = now;
     const columns = chosenColumns();
     const of = (kind) => columns.find((k) => words(k).startsWith(`${kind} `));
-    redraw({ attacked: of("robust"), certified: of("certified") }, words, (id) => {
-      const { row } = facts.find((fact) => fact.id === id);
-      return (k) => {
-        const cell = row.cells[k];
-        const [value, low, high] = cell.querySelector("b") ? [cell.querySelector("b").textContent, ...cell.querySelector("small").textContent.split("–")] : [];
-        return value === undefined ? [null, null, null] : [value, low, high].map(Number);
-      };
+    const byId = new Map(facts.map((fact) => [fact.id, fact.row]));
+    redraw({ attacked: of("robust"), certified: of("certified") }, words, (id) => (k) => {
+      if (atRadius(k)) return share(id, k)?.map(Number) ?? [null, null, null];
+      const cell = byId.get(id).cells[k];
+      const value = cell.querySelector("b");
+      return value ? [value.textContent, ...cell.querySelector("small").textContent.split("–")].map(Number) : [null, null, null];
     });
   }
 
@@ -190,7 +208,9 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       return name in traits ? traits[name] === value : costs[name] <= amount(value);
     });
     const stay = sorted.filter(fits);
-    const seen = (whole ? stay : stay.slice(0, FIRST)).map((fact) => fact.row);
+    const first = whole ? stay : stay.slice(0, FIRST);
+    if (view === "radius") first.forEach(paint);
+    const seen = first.map((fact) => fact.row);
     const focus = document.activeElement;
     if (seen.length !== body.rows.length || seen.some((row, place) => row !== body.rows[place])) body.replaceChildren(...seen); // the rest cost no layout
     if (focus !== document.activeElement && body.contains(focus)) focus.focus();
