@@ -136,7 +136,8 @@ def _image_radii(
     n = len(broken)
     for image in [image for one in brought for image in one.images if image.image < n]:
         broken[image.image] = min(broken[image.image], image.l2)
-    few = ImageRadii(right[:n], broken, *(None if radii is None else radii[:n] for radii in (certified, smoothed)))
+    near = [None if radii is None else radii[:n] for radii in (certified, smoothed)]
+    few = ImageRadii(right[:n], broken, near[0], near[1])
     sound = None if few.contradicted.any() else certified
     return replace(few, proven=_proven(right, sound, smoothed), evaluated=len(right))
 

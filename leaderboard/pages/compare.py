@@ -143,14 +143,14 @@ def _clean_sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
     """Return all evaluation images in one picture; None where no row is built here, or they are too many."""
     sources = [source for row in board.rows if (source := board.source(row.record.row))]
     path = next((path for source in sources if (path := source / "images.safetensors").is_file()), None)
-    return path and _sprite(path, ["clean"], "images.png")
+    return _sprite(path, ["clean"], "images.png") if path else None
 
 
 def _attacked_sprite(board: Board, row: Row) -> tuple[bytes, dict[str, Any]] | None:
     """Return a row's images under the attack that ranks it in one picture; None where they are not kept here."""
     source, threat = board.source(row.record.row), ranking_name(board.track).partition(" ")[2]
     attacks = [attack.id for attack in row.record.attacks if attack.spec.threat.label == threat]
-    return source and _sprite(source / "images.safetensors", attacks, "attacked.png")
+    return _sprite(source / "images.safetensors", attacks, "attacked.png") if source else None
 
 
 def _sprite(path: Path, names: Sequence[str], file: str) -> tuple[bytes, dict[str, Any]] | None:
