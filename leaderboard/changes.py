@@ -1,53 +1,130 @@
-"""What was published when: git's history of the published Records, as a feed."""
+"""What was published when, from git's history of the Records: a feed, and before, after and reason of each row."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 MOST = 50  # entries of a feed
 ATOM = "http://www.w3.org/2005/Atom"
 
 
 @dataclass(frozen=True)
+class RowChange:
+    """A row in a commit.
+
+    Attributes:
+        before, after: its headline numbers, as shares; None where it was not there.
+        reason: what the Record says of the change; "" where it says nothing.
+    """
+
+    track: str
+    row: str
+    before: Mapping[str, float] | None = None
+    after: Mapping[str, float] | None = None
+    reason: str = ""
+
+    @property
+    def moved(self) -> list[tuple[str, float | None, float | None]]:
+        """The numbers that differ, by name, before and after."""
+        before, after = self.before or {}, self.after or {}
+        names = dict.fromkeys([*before, *after])
+        return [(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
+
+
+@dataclass(frozen=True)
 class Change:
-    """A commit that published, replaced or removed rows: its time in ISO 8601, and the rows by track."""
+    """A commit that published, replaced or removed rows; its time in ISO 8601, and its subject line."""
 
     commit: str
     time: str
-    rows: tuple[tuple[str, str], ...]  # (track, row)
+    subject: str
+    rows: tuple[RowChange, ...]
+
+    @property
+    def month(self) -> str:
+        return self.time[:7]
 
     @property
     def title(self) -> str:
-        tracks = sorted({track for track, _ in self.rows})
-        return "; ".join(f"{track}: {', '.join(row for t, row in self.rows if t == track)}" for track in tracks)
+        tracks = sorted({row.track for row in self.rows})
+        return "; ".join(f"{track}: {', '.join(r.row for r in self.rows if r.track == track)}" for track in tracks)
 
 
 def changes(published: Path) -> list[Change]:
-    """The last commits that touched Records in `published`, newest first; none where git does not know the folder."""
-    found = []
-    told = _log(published, f"-{MOST}", "--format=%x01%H %cI", "--name-only", "--relative", "--", "*/*-*.json")
+    """Return the last commits that touched Records in `published`, newest first; none where git does not know the folder."""
+    commits: list[tuple[str, str, str, list[Path]]] = []
+    told = _log(published, f"-{MOST}", "--format=%x01%H %cI %s", "--name-only", "--relative", "--", "*/*-*.json")
     for part in told.split("\x01")[1:]:
         head, *names = part.split("\n")
         paths = [Path(name) for name in names if name]
-        rows = tuple((path.parts[0], path.stem) for path in paths if len(path.parts) == 2)
-        if rows:
-            commit, time = head.split()
-            found.append(Change(commit, time, rows))
+        if records := [path for path in paths if len(path.parts) == 2]:
+            commit, time, subject = head.split(" ", 2)
+            commits.append((commit, time, subject, records))
+    objects = [f"{commit}{side}:./{path}" for commit, *_, paths in commits for path in paths for side in ("^", "")]
+    contents = iter(_records(published, objects))
+    found = []
+    for commit, time, subject, paths in commits:
+        rows = tuple(_row_change(path, next(contents), next(contents)) for path in paths)
+        found.append(Change(commit, time, subject, rows))
     return found
 
 
+def _row_change(path: Path, before: dict[str, Any] | None, after: dict[str, Any] | None) -> RowChange:
+    reason = str(after.get("reason", "")) if after else ""
+    return RowChange(path.parts[0], path.stem, before and _numbers(before), after and _numbers(after), reason)
+
+
+def _numbers(record: dict[str, Any]) -> dict[str, float]:
+    """Return a Record's clean, robust and certified accuracy; the Records of a history may be of an older schema."""
+    try:
+        numbers = {"clean": float(record["clean"]["value"])}
+        for kind in ("robust", "certified"):
+            for result in record.get(kind, ()):
+                threat = result["threat"]
+                numbers[f"{kind} {threat['norm']} {threat['eps']:g}"] = float(result["accuracy"]["value"])
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return numbers
+
+
+def _records(folder: Path, objects: Sequence[str]) -> list[dict[str, Any] | None]:
+    """Return the JSON objects that git names `objects`; None for one that is not there or no JSON object."""
+    command = ["git", "cat-file", "--batch"]
+    try:
+        text = "".join(f"{name}\n" for name in objects).encode()
+        output = subprocess.run(command, cwd=folder, input=text, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return [None] * len(objects)
+    records: list[dict[str, Any] | None] = []
+    while len(records) < len(objects):
+        head, _, output = output.partition(b"\n")
+        if head.endswith(b" missing"):
+            records.append(None)
+            continue
+        size = int(head.split()[-1])
+        try:
+            content = json.loads(output[:size])
+        except ValueError:
+            content = None
+        records.append(content if isinstance(content, dict) else None)
+        output = output[size + 1 :]
+    return records
+
+
 def commit_here() -> tuple[str, str]:
-    """The commit that is checked out, shortened, and its day; "" each where there is no git or no history."""
+    """Return the commit that is checked out, shortened, and its day; "" each where there is no git or no history."""
     commit, _, day = _log(Path(), "-1", "--format=%h %cs").strip().partition(" ")
     return commit, day
 
 
 def _log(folder: Path, *arguments: str) -> str:
-    """What `git log` prints in a folder; "" where there is no git or no history."""
+    """Return what `git log` prints in a folder; "" where there is no git or no history."""
     try:
         return subprocess.run(["git", "log", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -55,12 +132,16 @@ def _log(folder: Path, *arguments: str) -> str:
 
 
 def last_change(found: Sequence[Change], track: str) -> str:
-    """The day on which a row of `track` was last published; "" where none is known."""
-    return next((change.time[:10] for change in found if any(t == track for t, _ in change.rows)), "")
+    """Return the day on which a row of `track` was last published; "" where none is known."""
+    return next((change.time[:10] for change in found if any(row.track == track for row in change.rows)), "")
 
 
 def feed(found: Sequence[Change], address: str) -> str:
-    """Atom (RFC 4287). `address`: of the site, ending in "/"; "" where it has none, and links are relative."""
+    """Return the changes as an Atom feed (RFC 4287).
+
+    Args:
+        address: of the site, ending in "/"; "" where it has none, and links are relative.
+    """
     ET.register_namespace("", ATOM)
     root = ET.Element(f"{{{ATOM}}}feed")
 
@@ -80,7 +161,7 @@ def feed(found: Sequence[Change], address: str) -> str:
         add(entry, "title", change.title)
         add(entry, "id", f"tag:robust-vit-bench,2026:{change.commit}")
         add(entry, "updated", change.time)
-        add(entry, "link", href=f"{address}{change.rows[0][0]}/index.html")
+        add(entry, "link", href=f"{address}changes.html#{change.commit[:12]}")
         add(entry, "summary", f"{len(change.rows)} rows published, replaced or removed in commit {change.commit[:12]}.")
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"

@@ -37,11 +37,18 @@ BEST = 3  # rows of a card
 
 @dataclass(frozen=True)
 class Card:
-    """A track on the front page: `rows` are the published and the built ones."""
+    """A track on the front page.
+
+    Attributes:
+        rows: the published and the built ones.
+        papers: submissions that have a page.
+        changed: the day on which a row was last published; "" where unknown.
+    """
 
     track: Track
     rows: Sequence[Row]
     studies: int
+    papers: Sequence[str]
     changed: str
 
     @property
@@ -50,12 +57,12 @@ class Card:
 
     @property
     def robust(self) -> tuple[str, list[tuple[Row, Proportion]]]:
-        """The number that ranks, and the best rows by it."""
+        """Return the number that ranks, and the best rows by it."""
         return self._best(ranking_name(self.track))
 
     @property
     def certified(self) -> tuple[str, list[tuple[Row, Proportion]]]:
-        """The same of the certified number that boards show first; "" where the track has none."""
+        """Return the same of the certified number that boards show first; "" where the track has none."""
         return self._best(next((name for name in headline_columns(self.track) if name.startswith("certified")), ""))
 
     def _best(self, name: str) -> tuple[str, list[tuple[Row, Proportion]]]:
@@ -77,7 +84,8 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     written, cards, pages, charts = 0, [], ["index.html"], list[vega.Chart]()
     for track in tracks:
         board = _board(track, about)
-        card = Card(track, board.rows, len(board.studies), last_change(published, track.name))
+        owners = {row.record.submission for row in board.rows} | {study.result.submission for study in board.studies}
+        card = Card(track, board.rows, len(board.studies), sorted(owners), last_change(published, track.name))
         cards.append(card)
         if card.pages:
             print(f"{track.name}: {len(board.rows)} rows, {card.studies} studies", file=sys.stderr, flush=True)
@@ -93,7 +101,8 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     if documentation:
         site = Site(folder / "docs")
         for path in (path for path in sorted(DOCS.rglob("*")) if path.is_file()):
-            site.copy(str(path.relative_to(DOCS)), path)
+            if path != DOCS / "404.html":  # its addresses begin with a slash, and no server shows it from a subfolder
+                site.copy(str(path.relative_to(DOCS)), path)
         site.close()
         written += site.written
     shared, page = Site(folder), ENVIRONMENT.get_template("front.html")
@@ -102,6 +111,12 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     )
     shared.write("index.html", text)
     shared.write("feed.xml", feed(published, address))
+    about_changes = ENVIRONMENT.get_template("changes.html")
+    titles = {card.track.name: card.track.title for card in cards}
+    there = {card.track.name: {row.record.row for row in card.rows} for card in cards}
+    shared.write(
+        "changes.html", about_changes.render(root="", changes=published, about=about, titles=titles, there=there)
+    )
     for name in ("style.css", "front.css"):
         shared.copy(f"static/{name}", build.STATIC / name)
     if address:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,12 +27,16 @@ class ImageRadii:
             radius) and contributed; infinite where none is. Meaningless for images that are wrong when clean.
         certified: (n,) float64, the certified radius, 0 where nothing is certified; None for a row without certificate.
         smoothed: (n,) float64, that of the smoothed version; -1 where it is wrong; None without one.
+        proven: by "certified" and "smoothed", where the row has them, the radii of all `evaluated` images, attacked or not,
+            that each gets right, in order.
     """
 
     right: np.ndarray
     broken: np.ndarray
     certified: np.ndarray | None = None
     smoothed: np.ndarray | None = None
+    proven: Mapping[str, np.ndarray] = field(default_factory=dict)
+    evaluated: int = 0
 
     @property
     def n(self) -> int:
@@ -53,8 +57,13 @@ class ImageRadii:
     @cached_property
     def reaches(self) -> dict[str, np.ndarray]:
         """By "certified" and "smoothed", where the row has them, the radii of images that each gets right, in order."""
-        known = {} if self.certified is None else {"certified": np.sort(self.certified[self.right])}
-        return known if self.smoothed is None else known | {"smoothed": np.sort(self.smoothed[self.smoothed >= 0])}
+        return _proven(self.right, self.certified, self.smoothed)
+
+
+def _proven(right: np.ndarray, certified: np.ndarray | None, smoothed: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return by certificate the radii of the images that it gets right, in order."""
+    radii = {} if certified is None else {"certified": np.sort(certified[right])}
+    return radii if smoothed is None else radii | {"smoothed": np.sort(smoothed[smoothed >= 0])}
 
 
 def intact(falls: np.ndarray, radii: np.ndarray) -> np.ndarray:
@@ -69,64 +78,76 @@ def held(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
 
 def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRadii:
     """From a row's evidence.parquet, with what others brought counted; a certificate that they contradict is none."""
-    names = evidence.column_names
-    evidence = evidence.slice(0, _attacked(evidence))
+    names, n = evidence.column_names, _attacked(evidence)
 
     def column(name: str) -> np.ndarray:
         return np.asarray(evidence[name].to_numpy())
 
-    right = column("clean_margin") > 0
-    broken = np.full(len(right), np.inf)
+    def attacked(name: str) -> np.ndarray:
+        return np.asarray(evidence[name].slice(0, n).to_numpy())
+
+    broken = np.full(n, np.inf)
     for name in names:
         attack, _, kind = name.rpartition(":")
         if kind == "success" and f"{attack}:l2" in names:
-            distance = np.where(column(name), column(f"{attack}:l2"), np.inf)
+            distance = np.where(attacked(name), attacked(f"{attack}:l2"), np.inf)
         elif name.startswith(PROBES):
-            distance = np.where(column(name), float(name.rpartition(" ")[2]), np.inf)
+            distance = np.where(attacked(name), float(name.rpartition(" ")[2]), np.inf)
         else:
             continue
         np.minimum(broken, distance, out=broken)
-    _bring(brought, broken)
     certified = column("certified_l2") if "certified_l2" in names else None
     smoothed = None
     if "smoothed_l2" in names:
         sure = column("smoothed_prediction") == column("label")
         smoothed = np.where(sure, column("smoothed_l2"), -1.0)
-    return ImageRadii(right, broken, certified, smoothed)
+    return _image_radii(column("clean_margin") > 0, broken, certified, smoothed, brought)
 
 
 def published_radii(images: PerImage, record: Record, pixels: int, brought: Sequence[Brought] = ()) -> ImageRadii:
-    """Return the radii that git's files tell: an image is broken within the radius of the ball that it was lost in.
+    """Return the radii that git's files tell.
+
+    Where they lack distances, an image counts as broken from the radius of the ball that it was lost in.
 
     Args:
         pixels: numbers of an image, by which a Linf ball lies in an l2 one.
     """
     lost = {f"robust {one.threat.label}": one.threat for one in record.robust}
     n = min((one.accuracy.n for one in record.robust), default=record.n)
-    right, broken = _digits(images.scores["clean"])[:n], np.full(n, np.inf)
+    broken = np.array([np.inf if l2 is None else l2 for l2 in images.broken] or [np.inf] * n)
     for name, threat in lost.items():
         reach = threat.eps * (pixels**0.5 if threat.norm == "Linf" else 1)
         broken = np.where(_digits(images.scores[name])[:n], broken, np.minimum(broken, reach))
-    _bring(brought, broken)
-    radii = {name: np.array(values)[:n] for name, values in images.radii.items()}
+    radii = {name: np.array(values) for name, values in images.radii.items()}
     smoothed = None
     if "smoothed" in radii:
-        smoothed = np.where(_digits(images.scores["smoothed clean"])[:n], radii["smoothed"], -1.0)
-    return ImageRadii(right, broken, radii.get("certified"), smoothed)
+        smoothed = np.where(_digits(images.scores["smoothed clean"]), radii["smoothed"], -1.0)
+    return _image_radii(_digits(images.scores["clean"]), broken, radii.get("certified"), smoothed, brought)
 
 
-def _bring(brought: Sequence[Brought], broken: np.ndarray) -> None:
-    """Count in place what others broke."""
-    for image in [image for one in brought for image in one.images if image.image < len(broken)]:
+def _image_radii(
+    right: np.ndarray,
+    broken: np.ndarray,
+    certified: np.ndarray | None,
+    smoothed: np.ndarray | None,
+    brought: Sequence[Brought],
+) -> ImageRadii:
+    """Return the radii of the attacked images, contributed attacks counted; `broken` is of those, the rest of all images."""
+    n = len(broken)
+    for image in [image for one in brought for image in one.images if image.image < n]:
         broken[image.image] = min(broken[image.image], image.l2)
+    near = [None if radii is None else radii[:n] for radii in (certified, smoothed)]
+    few = ImageRadii(right[:n], broken, near[0], near[1])
+    sound = None if few.contradicted.any() else certified
+    return replace(few, proven=_proven(right, sound, smoothed), evaluated=len(right))
 
 
 def _digits(digits: str) -> np.ndarray:
-    """(n,) bool: where a digit is 1."""
+    """Return (n,) bool: where a digit is 1."""
     return np.frombuffer(digits.encode(), np.uint8) == ord("1")
 
 
 def _attacked(evidence: pa.Table) -> int:
-    """How many images are attacked; all where nothing attacks."""
+    """Return how many images are attacked; all where nothing attacks."""
     attacks = [name for name in evidence.column_names if name.endswith(":success")]
     return min((evidence.num_rows - evidence[name].null_count for name in attacks), default=evidence.num_rows)

@@ -18,7 +18,6 @@ from leaderboard.seeds import Trainings, trainings
 from leaderboard.standings import Standing, standings
 
 TITLES = {
-    "robust": "AutoAttack",  # which decides, others only lower it
     "smoothed": "smoothed version, certified",
     "corrupted": "corrupted (ImageNet-C strengths)",
 }
@@ -140,6 +139,14 @@ def headline_columns(track: Track) -> list[str]:
     radii = sorted(track.certified_radii)
     middle = [f"certified L2 {radii[len(radii) // 2]:g}"] if radii else []
     return list(dict.fromkeys(["clean", ranking_name(track), *middle]))
+
+
+def common_radius(track: Track) -> str:
+    """Return the l2 ball at which rows are attacked and certified, such as "L2 0.5"; of several the middle; "" for none."""
+    names = columns(track)
+    balls = [name.partition(" ")[2] for name in names if name.startswith("certified")]
+    both = [words for words in balls if f"robust {words}" in names]
+    return both[(len(both) - 1) // 2] if both else ""
 
 
 def _robust(names: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from benchmark.records.record import headline
 from benchmark.runtime import errors, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.track import Track
-from leaderboard.rank import TITLES, Row, columns
+from leaderboard.rank import Row, columns
 from leaderboard.reading import read_rows, read_track
 
 
@@ -111,7 +111,7 @@ def _escaped(text: str) -> str:
 
 def _title(name: str) -> str:
     word, _, rest = name.partition(" ")
-    return f"{TITLES.get(word, word)} {rest}".strip()
+    return f"{'AutoAttack' if word == 'robust' else word} {rest}".strip()
 
 
 def put(text: str, board: str, file: Path) -> str:

@@ -11,7 +11,7 @@ from benchmark.records.record import Record
 TRUST = {
     "rebuilt": "rebuilt here from scratch",
     "re-evaluated": "weights from elsewhere, attacked here",
-    "replayed": "stored images and certificates judged again",
+    "replayed": "stored images and certificates evaluated again",
     "claimed": "the paper's own number, not measured here",
 }
 
@@ -41,11 +41,11 @@ def verdict(record: Record, brought: Sequence[Brought] = (), trainings: int = 0)
 def _attacks(record: Record) -> str:
     found = record.reliability
     if found is None:
-        return "nobody has checked whether the attacks work on it"
+        return "the attacks on it were not checked"
     if found.failing:
-        speaks = "speaks" if len(found.failing) == 1 else "speak"
-        return f"{len(found.failing)} of {len(found.signals)} signs {speaks} against the attacks"
-    return f"no sign against the attacks ({len(found.signals)} looked at)"
+        warn = "warns" if len(found.failing) == 1 else "warn"
+        return f"{len(found.failing)} of {len(found.signals)} checks {warn} that the attacks may have failed"
+    return f"none of {len(found.signals)} checks warns of the attacks"
 
 
 def _certificate(record: Record, brought: Sequence[Brought]) -> str:
@@ -71,7 +71,9 @@ def _doubts(record: Record, brought: Sequence[Brought]) -> list[tuple[str, str]]
         found.append(("catastrophic overfitting", said))
     if record.division == "open":
         why = "; ".join(record.division_reasons)
-        found.append(("open division", f"{why}: its numbers hang on chance, or on gradients that attacks cannot use."))
+        found.append(
+            ("open division", f"{why}: its numbers depend on chance, or on gradients that attacks cannot use.")
+        )
     if record.wall == "none":
-        found.append(("no wall", "The row's own code ran with nothing that held it."))
+        found.append(("no sandbox", "The row's own code ran without a sandbox."))
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record, headline
@@ -16,11 +18,21 @@ class PerImage(Frozen):
         scores: by the name of a number (`counts`), a digit an image: 1 where it counts and 0 where it does not;
             for corruptions the number of severities at which it is right. Of the first images where only those are attacked.
         radii: certified l2 radii by certificate, in pixels of [0, 1]; 0 where nothing is certified.
+        broken: l2 distances of each attacked image's nearest adversarial image, in pixels of [0, 1]; None where no attack
+            broke it. Empty, and left out of JSON, where distances are unknown.
     """
 
     row: str
     scores: dict[str, str]
     radii: dict[str, tuple[float, ...]] = Field(default={})
+    broken: tuple[float | None, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content = serialise(self)
+        if not content["broken"]:
+            del content["broken"]
+        return content
 
     def score(self, name: str) -> list[int] | None:
         """Each image's share of a number; None where it is not counted by image. `corrupted` sums the corruptions."""
@@ -60,4 +72,7 @@ def contradictions(record: Record, images: PerImage) -> list[str]:
             total = "nothing" if score is None else f"{sum(score)} over {len(score)} images"
             found.append(f"{name} is {count} and its images give {total}")
     found += [f"{name} has {len(radii)} radii" for name, radii in images.radii.items() if len(radii) != record.n]
+    attacked = min((one.accuracy.n for one in record.robust), default=record.n)
+    if images.broken and len(images.broken) != attacked:
+        found.append(f"{len(images.broken)} distances of {attacked} attacked images")
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -33,14 +32,14 @@ def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
     names = {series: label(name) for series, name in _series(track).items()}
     if not names:
         return []
-    radii, many, said = " and ".join(names.values()), len(rows), tuple(names.items())
+    many, said = len(rows), tuple(names.items())
     accuracies = (
-        f"Clean accuracy against {radii}. A point is a model; the lines are the Pareto fronts: no model is better in both "
-        "numbers than one on its line. The legend chooses a series, a point leads to its page."
+        "Clean accuracy against the numbers of the legend. A point is a model. A line is a Pareto front: no model is better "
+        "in both numbers than one on the line. Click the legend to choose a series, a point to open its model."
     )
     cost = (
-        f"What an image costs, in floating-point operations (log scale), against {radii}. The lines join the models that no "
-        "cheaper one surpasses."
+        "The cost of one image, in floating-point operations (log scale), against the numbers of the legend. The lines join "
+        "the models that no cheaper one surpasses."
     )
     clean = [line["clean"] for line in lines]
     frugal = [-line["flops"] if line["flops"] else None for line in lines]
@@ -130,7 +129,10 @@ def _drawn(
         )
     )  # fmt: skip
     chosen = alt.selection_point(fields=["series"], bind="legend", name="series")
-    said = f"datum.value == '{SERIES[0]}' ? {json.dumps(dict(names).get(SERIES[0], ''))} : {json.dumps(names[-1][1])}"
+    titles = [
+        alt.param(name=f"{series}Title", value=title) for series, title in names
+    ]  # the page's script changes them
+    said = " : ".join([*(f"datum.value == '{series}' ? {series}Title" for series, _ in names), "''"])
     legend = alt.Legend(title=None, orient="top", symbolSize=90, symbolOpacity=1, labelExpr=said)
     colour = alt.Color("series:N", scale=alt.Scale(domain=shown), legend=legend)
     shape = alt.Shape("series:N", scale=alt.Scale(domain=shown, range=["circle", "diamond"]), legend=legend)
@@ -153,7 +155,7 @@ def _drawn(
     )  # fmt: skip
     layers = [*([_intervals(base, x, colour, when)] if few else []), lines, points]
     layers += _labels(base, across, x, y, when) if labelled else []
-    made = alt.layer(*layers).add_params(chosen).properties(width="container", height=290).to_dict()
+    made = alt.layer(*layers).add_params(chosen, *titles).properties(width="container", height=290).to_dict()
     return {key: value for key, value in made.items() if key != "config"}  # the page has its own
 
 

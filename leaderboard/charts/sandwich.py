@@ -59,21 +59,22 @@ def _counts(found: ImageRadii, radii: np.ndarray) -> dict[str, np.ndarray]:
     return {"attacked": intact(found.falls, radii)} | {name: held(v, radii) for name, v in found.reaches.items()}
 
 
-def sandwich(found: ImageRadii, marked: Sequence[float]) -> Chart:
-    """The chart of one row; `marked` are the radii of its track, in pixels."""
+def sandwich(found: ImageRadii, marked: Sequence[float], attacked: Sequence[float] = ()) -> Chart:
+    """Return the chart of one row; `marked` are the radii of its track, in pixels; attacks were run at `attacked` ones."""
     seen = curves(found, marked)
     drawn = {name: (100 * counts / found.n).tolist() for name, counts in seen.counts.items()}
-    lines = [*zip(seen.radii.tolist(), *drawn.values(), strict=True)]
+    run = [radius in attacked for radius in seen.radii.tolist()]
+    lines = [*zip(seen.radii.tolist(), *drawn.values(), run, strict=True)]
     return Chart(
         "sandwich", _caption(seen), _words(found, marked), _drawn(*(name in drawn for name in ("certified", "smoothed"))),
-        ["radius", *drawn], lines,
+        ["radius", *drawn, "attack"], lines,
     )  # fmt: skip
 
 
 def _caption(seen: Curves) -> str:
     said = (
         "Percent of the attacked images over the l2 radius in pixels. Above: right, with no adversarial image known within "
-        "the radius, of whichever attack; the truth can only lie lower."
+        "the radius, of whichever attack; the truth can only lie lower. Dots: radii at which attacks were run."
     )
     if "certified" in seen.counts:
         said += " Below: certified; the truth can only lie higher. Shaded: what neither attack nor proof has settled."
@@ -119,7 +120,7 @@ def _drawn(certified: bool, smoothed: bool) -> dict[str, Any]:
             "radius:Q",
             title="l2 radius, pixels",
             scale=alt.Scale(nice=False, zero=True),
-            axis=alt.Axis(labelFlush=False),
+            axis=alt.Axis(labelFlush=False, tickCount=10),
         ),
     )
     key = alt.Legend(
@@ -154,6 +155,7 @@ def _drawn(certified: bool, smoothed: bool) -> dict[str, Any]:
             .encode(y=_height("attacked"), y2="floor:Q", color=alt.Color("curve:N", scale=hue, legend=key))
         )
     layers.append(line("attacked", ATTACKED, "step-after"))
+    layers.append(_attack_marks(base, "attacked"))
     layers += [line("certified", CERTIFIED, "step-before")] if certified else []
     layers += [line("smoothed", SMOOTHED, "step-before")] if smoothed else []
     fields = ["attacked", *(["certified"] if certified else []), *(["smoothed"] if smoothed else [])]
@@ -172,16 +174,25 @@ def _drawn(certified: bool, smoothed: bool) -> dict[str, Any]:
     return alt.layer(*layers).properties(width="container", height=320).to_dict()
 
 
+def _attack_marks(base: alt.Chart, field: str) -> alt.Chart:
+    """Dots on the attacked curve at the radii at which attacks were run, where `attack` is true."""
+    points = base.transform_filter("datum.attack").mark_point(filled=True, size=60, opacity=1)
+    return points.encode(y=_height(field))
+
+
 def _height(field: str) -> alt.Y:
     return alt.Y(f"{field}:Q", title="images, percent", scale=alt.Scale(domain=[0, 100]))
 
 
+def l2_radii(track: Track) -> list[float]:
+    """Return the l2 radii that the track speaks of: those certified, and those attacked."""
+    return sorted({*track.certified_radii, *(threat.eps for threat in track.threats if threat.norm == "L2")})
+
+
 def radii_of(track: Track) -> tuple[float, ...]:
-    """Evenly spaced from 0 to the largest l2 radius of the track, with all its own between; none where it has none."""
-    own = {t.eps for t in track.threats if t.norm == "L2"} | {*track.certified_radii}
-    if not own:
-        return ()
-    return tuple(sorted({round(max(own) * i / STEPS, 6) for i in range(STEPS)} | own))
+    """Return radii evenly spaced from 0 to the track's largest l2 radius, with all its own between; none if it has none."""
+    own = l2_radii(track)
+    return tuple(sorted({round(own[-1] * i / STEPS, 6) for i in range(STEPS)} | {*own})) if own else ()
 
 
 def shares(found: ImageRadii, radii: Sequence[float]) -> dict[str, list[float]]:
@@ -196,9 +207,23 @@ def shares(found: ImageRadii, radii: Sequence[float]) -> dict[str, list[float]]:
     return {kind: [round(share, 6) for share in (c / found.n).tolist()] for kind, c in counts.items()}
 
 
+def counts_over_radii(found: ImageRadii, radii: Sequence[float]) -> dict[str, list[int]]:
+    """Return by kind of curve the number of images that count, and how many count at each of `radii`, as a board ranks them.
+
+    Certificates count all evaluated images, attacks only the attacked ones. (`shares` counts those for both.)
+    """
+    places = np.asarray(radii)
+    numbers = {"robust": [found.n, *intact(found.falls, places).tolist()]}
+    for kind, reaches in found.proven.items():
+        numbers[kind] = [found.evaluated, *held(reaches[reaches > 0], places).tolist()]
+    return numbers
+
+
 @functools.cache
 def overlay() -> dict[str, Any]:
-    """Return Vega-Lite of rows' curves: records {row, kind, radius, accuracy}, and {..., certified} of the kind "gap".
+    """Return Vega-Lite of rows' curves.
+
+    It draws records {row, kind, radius, accuracy, attack}, and {..., certified} of the kind "gap".
 
     Between two radii each line errs to its safe side: attacked ones keep the value before, certified ones have the next.
     """
@@ -218,6 +243,6 @@ def overlay() -> dict[str, Any]:
     attacked = lines.transform_filter("datum.kind == 'attacked'").mark_line(interpolate="step-after", strokeWidth=2)
     proven = lines.transform_filter("datum.kind != 'attacked' && datum.kind != 'gap'")
     certified = proven.mark_line(interpolate="step-before", strokeWidth=2)
-    layers = gap.encode(y2="certified:Q") + attacked + certified
+    layers = gap.encode(y2="certified:Q") + attacked + _attack_marks(base, "accuracy") + certified
     made: dict[str, Any] = layers.properties(width="container", height=340).to_dict()
     return made

@@ -108,7 +108,14 @@ def _curves(table: Table, label: str) -> Markup:
         for line in table.lines
         if line.entries[chosen[0][0]].values
     ]
-    return _plot(table, chosen[0][0], chosen[0][1], series, places, "")
+    return _plot(table, chosen[0][0], chosen[0][1], series, places, _across(table, label))
+
+
+def _across(table: Table, label: str) -> str:
+    """Return the title of a curve's axis: what its places are."""
+    measures = {measure.label: measure for measure in table.study.study.measures}
+    measure = measures.get(label) or measures.get(label.partition(": ")[0])
+    return "l2 radius, pixels" if measure is not None and measure.radii else "place on the curve"
 
 
 def _together(table: Table, cell: int, labels: Sequence[str]) -> Markup:
@@ -119,7 +126,7 @@ def _together(table: Table, cell: int, labels: Sequence[str]) -> Markup:
         if not entries[chosen[0][0]].values:
             continue
         series.append(Series(label, tuple((p, entries[i]) for p, (i, _) in zip(at, chosen, strict=True))))
-    return _plot(table, chosen[0][0], chosen[0][1], series, places, "")
+    return _plot(table, chosen[0][0], chosen[0][1], series, places, _across(table, labels[0]))
 
 
 def _places(table: Table, label: str) -> tuple[list[tuple[int, Column]], list[float], list[tuple[float, str]]]:
@@ -142,15 +149,16 @@ def _plot(
     values = [v for line in series for _, entry in line.points for v in entry.values]
     axis = [0.0, 20, 40, 60, 80, 100] if column.share else ticks(min(0.0, *values), max(values))
     legend = 16 * len(series) if len(series) > 1 else 0
-    bottom, height = 250, 250 + BOTTOM + legend
+    top, bottom, height = TOP + 14, 250, 250 + BOTTOM + legend
 
     def y(value: float) -> float:
-        return round(bottom - (bottom - TOP) * (scale * value - axis[0]) / (axis[-1] - axis[0]), 1)
+        return round(bottom - (bottom - top) * (scale * value - axis[0]) / (axis[-1] - axis[0]), 1)
 
     def x(place: float) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT) * place, 1)
 
-    parts = [left_axis(axis, lambda tick: y(tick / scale), LEFT, WIDTH - RIGHT)]
+    title = "percent of images" if column.share else short(column.label, 60)
+    parts = [text(4, 12, title, "start"), left_axis(axis, lambda tick: y(tick / scale), LEFT, WIDTH - RIGHT)]
     parts += [text(x(p), bottom + 16, word) for p, word in places]
     for number, line in enumerate(series):
         drawn = [polyline((x(p), y(entry.mean)) for p, entry in line.points)]

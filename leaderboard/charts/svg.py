@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from markupsafe import Markup
 
-COLOURS = 6  # classes s0 to s5 of the style sheet, each with dashes of its own
+COLOURS = 12  # classes s0 to s11 of the style sheet, each with a colour and dashes of its own
 
 
 def ticks(low: float, high: float) -> list[float]:

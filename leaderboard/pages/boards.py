@@ -1,22 +1,24 @@
-"""The board of a track: one line a row, three numbers first, the rest by a switch, and all rows in two charts."""
+"""The board of a track: one line a row, the numbers of one threat at a time, and all rows in two charts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from benchmark.records.comparison import ERROR
+from benchmark.records.record import Record
 from benchmark.specs.submission import Paper
 from leaderboard.charts.overview import overview
+from leaderboard.charts.sandwich import l2_radii, radii_of
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row, ball, columns, headline_columns, ranking_name
+from leaderboard.rank import Row, ball, headline_columns, ranking_name
 from leaderboard.site import Site
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie
 
-NAMED = 6  # tied rows that a board names; of more, the nearest
-KINDS = {"robust": "AutoAttack"}  # what a heading says in place of a number's first word
-WORDS = {"robust": "attacked", "certified": "certified", "smoothed": "smoothed"}
+NAMED, MANY, FEWER = 6, 100, 3  # tied rows that a board names; of more, the nearest; of a board of MANY rows, FEWER
+KINDS = ("robust", "certified", "smoothed")  # numbers that have a radius
 PAPER = 80  # characters of a paper that a board's search knows
 TESTS = {
     IMAGES: "McNemar's exact test over the images does not tell it from {}.",
@@ -27,70 +29,130 @@ TESTS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A number of the board, `place` among the track's columns; its heading says `kind` and `radius`."""
+    """A number of the board; its heading says `kind` and `radius`, and `first` is the first one of its kind."""
 
     name: str
     kind: str
     radius: str
     place: int
     first: bool
-    ranked: bool
+
+
+@dataclass(frozen=True)
+class View:
+    """A tab of the board: the columns that it shows, by name; the first that is not clean accuracy sorts the rows."""
+
+    title: str
+    names: tuple[str, ...]
 
 
 def write_pages(site: Site, board: Board) -> None:
     charts = overview(board.rows, board.track)
     for chart in charts:
         site.write(chart.file, chart.csv)
-    lead, rest = arranged(board)
     pairs = len(board.rows) * (len(board.rows) - 1) // 2
     places = {row.record.row: place for place, row in enumerate(board.rows)}
+    shown = views(board)
     text = board.render(
-        "board.html", "", lead=lead, rest=rest, charts=charts, numbers=numbers(board, [*lead, *rest]),
+        "board.html", "", columns=arranged(board), charts=charts, numbers=numbers(board), views=shown,
+        kinds=kinds_over_radii(board), lead=shown[0].names if shown else headline_columns(board.track),
         ties={row.record.row: tied(row, ranking_name(board.track), places) for row in board.rows},
-        norms=norms(board), pairs=pairs, error=ERROR / max(1, pairs),
+        norms=norms(board), pairs=pairs, error=ERROR / max(1, pairs), ranking=ranking_name(board.track),
+        traits=known_traits(board),
     )  # fmt: skip
     site.write("index.html", text)
 
 
-def arranged(board: Board) -> tuple[list[Column], list[Column]]:
-    """The columns that are always shown, and those behind the switch, in the order of the page."""
-    first = headline_columns(board.track)
-    names = [*first, *(name for name in columns(board.track) if name not in first)]
-    kinds = ["", *(name.split()[0] for name in names)]
-    made = [
-        Column(
-            name,
-            KINDS.get(kind, kind),
-            ball(name.partition(" ")[2]),
-            board.columns.index(name),
-            kind != before,
-            name.startswith("robust"),
-        )
-        for name, kind, before in zip(names, kinds[1:], kinds, strict=False)
+def arranged(board: Board) -> list[Column]:
+    """Return the columns of numbers in the order of the track."""
+    kinds = [name.split()[0] for name in board.columns]
+    return [
+        Column(name, kind, ball(name.partition(" ")[2]), place, kind != before)
+        for place, (name, kind, before) in enumerate(zip(board.columns, kinds, ["", *kinds], strict=False))
     ]
-    return made[: len(first)], made[len(first) :]
 
 
-def numbers(board: Board, shown: Sequence[Column]) -> dict[str, Any]:
-    """What the page's script sorts and filters by: exact counts and ranks, in the order of the columns, and the papers."""
-    rows, ranks = [], []
+def views(board: Board) -> list[View]:
+    """Return a tab for each threat that is attacked, the ranking one first, and one for the certificates.
+
+    A tab of an l2 ball shows what is certified and smoothed in the same ball, where the track has that number.
+    """
+    found = []
+    certified = [name for name in board.columns if name.startswith("certified")]
+    for name in (name for name in board.columns if name.startswith("robust")):
+        threat = name.partition(" ")[2]
+        beside = tuple(other for kind in KINDS[1:] if (other := f"{kind} {threat}") in board.columns)
+        default = tuple(headline_columns(board.track)) if name == ranking_name(board.track) else ("clean", name)
+        found.append(View(ball(threat), tuple(dict.fromkeys((*default, *beside)))))
+    if certified:
+        middle = sorted(certified, key=lambda name: name not in headline_columns(board.track))[0]
+        rest = [name for name in certified if name != middle]
+        found.append(View("certified", ("clean", middle, *rest)))
+    return found
+
+
+def kinds_over_radii(board: Board) -> list[str]:
+    """Return the kinds of numbers that the board can show at any l2 radius."""
+    present = {name.split()[0] for name in board.columns}
+    return [kind for kind in KINDS if kind in present] if radii_of(board.track) else []
+
+
+def numbers(board: Board) -> dict[str, Any]:
+    """Return what the page's script sorts and filters by: exact counts and ranks, in the order of the columns."""
+    rows, ranks, known = [], [], known_traits(board)
     for row in board.rows:
-        cells = [row.cells[column.place] for column in shown]
-        rows.append([*(cell and cell.count for cell in cells), row.record.parameters, row.record.flops])
+        rows.append([*(cell and cell.count for cell in row.cells), row.record.parameters, row.record.flops])
         own = row.standings
-        # a plain hyphen: an en dash takes six bytes here
-        ranks.append([own[c.name].rank.replace("–", "-") if c.name in own else None for c in shown])
+        # short: a plain hyphen, since an en dash takes six bytes here, and 0 for none
+        ranks.append([own[name].rank.replace("–", "-") if name in own else 0 for name in board.columns])
     papers = {row.record.submission: _paper(row.record.paper) for row in board.rows}
-    return {"names": [column.name for column in shown], "rows": rows, "ranks": ranks, "papers": papers}
+    return {
+        "names": board.columns,
+        "rows": rows,
+        "ranks": ranks,
+        "papers": papers,
+        "traits": [
+            [values.index(t) for values, t in zip(known, traits(row.record), strict=True)] for row in board.rows
+        ],
+        "known": known,
+        "views": [view.names for view in views(board)],
+        "kinds": kinds_over_radii(board),
+        "marks": l2_radii(board.track),
+    }
+
+
+def known_traits(board: Board) -> list[list[str]]:
+    """Return the values of each trait that rows of the board have, in order."""
+    return [sorted({*values}) for values in zip(*(traits(row.record) for row in board.rows), strict=True)]
+
+
+def traits(record: Record) -> tuple[str, str, str]:
+    """Return by what else rows can be chosen: architecture, whether trained with attacks, certificate."""
+    attacked = record.training is not None and record.training.overfitting is not None
+    trained = "with attacks" if attacked else "without attacks" if record.training else "elsewhere"
+    certificate = record.settings.certificate.name if record.settings.certificate and record.certificate else "none"
+    return architecture(record), trained, certificate
+
+
+def architecture(record: Record) -> str:
+    """Return the family of a row's network by the settings of its model: which mixer, or which convolutions."""
+    model = {name: str(value) for name, value in dict(record.settings.model).items()}
+    if model.get("mixer", "attention") != "attention":
+        return f"{model['mixer']} as mixer"
+    if model.get("architecture") == "xcit":
+        return "XCiT"
+    if re.fullmatch(r"\d+c\d+f", model.get("network", "")):
+        return "CNN"
+    return "ViT" if "heads" in model else "other"
 
 
 def norms(board: Board) -> list[str]:
-    """What rows can be chosen by: "attacked in Linf", "certified in L2", where a row has such a number above 0."""
+    """Return what rows can be chosen by: "robust in Linf", "certified in L2", where a row has such a number above 0."""
     found = {
-        f"{WORDS[name.split()[0]]} in {name.split()[1]}"
+        f"{name.split()[0]} in {name.split()[1]}"
         for row in board.rows
         for name, cell in zip(board.columns, row.cells, strict=True)
-        if cell is not None and cell.count and name.split()[0] in WORDS
+        if cell is not None and cell.count and name.split()[0] in KINDS
     }
     return sorted(found)
 
@@ -102,7 +164,8 @@ def tied(row: Row, name: str, places: Mapping[str, int]) -> str:
 
 
 def _sentence(tie: Tie, place: int, places: Mapping[str, int]) -> str:
-    near = sorted(tie.rows, key=lambda other: abs(places[other] - place))[:NAMED]
+    named = NAMED if len(places) < MANY else FEWER
+    near = sorted(tie.rows, key=lambda other: abs(places[other] - place))[:named]
     more = f" and {len(tie.rows) - len(near)} more" if len(tie.rows) > len(near) else ""
     return TESTS[tie.test].format(", ".join(sorted(near, key=lambda other: places[other])) + more)
 

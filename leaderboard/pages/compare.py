@@ -6,8 +6,10 @@ import base64
 import io
 import itertools
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from leaderboard.site import Site
 ALL_PAIRS = 20  # rows, up to which the page holds the tests of all pairs
 LONGEST = 200  # characters of a title in the page's list of rows
 PIXELS = 2_000_000  # of all evaluation images, up to which the page shows them
+RADII = 2000  # images whose radii the page is given
 ACROSS = 40  # images in a line of the picture that holds them all
 
 
@@ -45,7 +48,7 @@ class Pair:
 
 
 def write_pages(site: Site, board: Board) -> None:
-    sprite = _sprite(board)
+    sprite = _clean_sprite(board)
     if sprite:
         site.write("compare/images.png", sprite[0])
     key = ranking_name(board.track)
@@ -56,6 +59,7 @@ def write_pages(site: Site, board: Board) -> None:
         "paired": paired_names(board),
         "ranking": key,
         "radii": radii_of(board.track),
+        "attacked": [threat.eps for threat in board.track.threats if threat.norm == "L2"],
         "overlay": overlay(),
         "orders": None if every is None else {f"{p.first.record.row},{p.second.record.row}": p.order for p in every},
         "sprite": sprite[1] if sprite else None,
@@ -64,13 +68,20 @@ def write_pages(site: Site, board: Board) -> None:
 
 
 def write_row(site: Site, board: Board, row: Row, found: ImageRadii) -> None:
-    """The file of one row, which the page loads."""
-    text = json.dumps(row_data(board, row, found), separators=(",", ":"), allow_nan=False)
+    """Write the file of one row, which the page loads, and its attacked images where they are kept."""
+    data, sprite = row_data(board, row, found), _attacked_sprite(board, row)
+    if sprite:
+        site.write(f"models/{row.record.row}/{sprite[1]['file']}", sprite[0])
+        data["sprite"] = sprite[1]
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     site.write(f"models/{row.record.row}/images.js", f"RVB.add({json.dumps(row.record.row)},{text});\n")
 
 
 def row_data(board: Board, row: Row, found: ImageRadii) -> dict[str, Any]:
-    """What the page needs of one row: its numbers, its verdicts by image (`packed`), its curves over the radius."""
+    """Return what the page needs of one row: its numbers, its verdicts by image (`packed`), its curves over the radius.
+
+    `certified` and `broken` are the l2 radii of the first RADII attacked images; null for one that no attack broke.
+    """
     scores = board.images.get(row.record.row, {})
     numbers, seeds = {}, {}
     for name, cell, spread in zip(board.columns, row.cells, row.spreads, strict=True):
@@ -78,7 +89,12 @@ def row_data(board: Board, row: Row, found: ImageRadii) -> dict[str, Any]:
             numbers[name] = [cell.value, cell.low, cell.high, cell.count, cell.n]
         if spread is not None:
             seeds[name] = [spread.mean, spread.low, spread.high]
+    few = slice(min(found.n, RADII))
+    nearest = [None if math.isinf(l2) else round(l2, 4) for l2 in found.broken[few].tolist()]
+    proven = None if found.certified is None else [round(radius, 4) for radius in found.certified[few].tolist()]
     return {
+        "certified": proven,
+        "broken": nearest,
         "best": row.best,
         "worst": row.worst,
         "trust": row.record.trust,
@@ -123,19 +139,31 @@ def _pair(first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name
     return Pair(first, second, both, only_first, only_second, neither, mcnemar(one, other), order)
 
 
-def _sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
-    """All evaluation images in one picture, ACROSS in a line, and where they stand in it; None where they are too many."""
-    if not board.rows:
-        return None
+def _clean_sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
+    """Return all evaluation images in one picture; None where no row is built here, or they are too many."""
     sources = [source for row in board.rows if (source := board.source(row.record.row))]
     path = next((path for source in sources if (path := source / "images.safetensors").is_file()), None)
-    if path is None:
+    return _sprite(path, ["clean"], "images.png") if path else None
+
+
+def _attacked_sprite(board: Board, row: Row) -> tuple[bytes, dict[str, Any]] | None:
+    """Return a row's images under the attack that ranks it in one picture; None where they are not kept here."""
+    source, threat = board.source(row.record.row), ranking_name(board.track).partition(" ")[2]
+    attacks = [attack.id for attack in row.record.attacks if attack.spec.threat.label == threat]
+    return _sprite(source / "images.safetensors", attacks, "attacked.png") if source else None
+
+
+def _sprite(path: Path, names: Sequence[str], file: str) -> tuple[bytes, dict[str, Any]] | None:
+    """Return the first tensor of `names` that a file has as a PNG, ACROSS images in a line, and where they are in it."""
+    if not path.is_file():
         return None
     with safe_open(path, "np") as stored:
-        shape = stored.get_slice("clean").get_shape() if "clean" in stored.keys() else []  # noqa: SIM118 no mapping
+        kept = {*stored.keys()}
+        name = next((name for name in names if name in kept), "")
+        shape = stored.get_slice(name).get_shape() if name else []
         if len(shape) != 4 or shape[1] not in (1, 3) or shape[0] * shape[2] * shape[3] > PIXELS:
             return None
-        images = stored.get_tensor("clean")
+        images = stored.get_tensor(name)
     n, _, height, width = images.shape
     lines = -(-n // ACROSS)
     canvas = np.zeros((lines * ACROSS, height, width, images.shape[1]), np.uint8)
@@ -143,5 +171,5 @@ def _sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
     whole = canvas.reshape(lines, ACROSS, height, width, -1).swapaxes(1, 2).reshape(lines * height, ACROSS * width, -1)
     data = io.BytesIO()
     Image.fromarray(whole[..., 0] if whole.shape[-1] == 1 else whole).save(data, "PNG")
-    where = {"file": "images.png", "across": ACROSS, "lines": lines, "width": width, "height": height, "n": n}
-    return data.getvalue(), where
+    about = {"name": name, "file": file, "across": ACROSS, "lines": lines, "width": width, "height": height, "n": n}
+    return data.getvalue(), about

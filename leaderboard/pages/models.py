@@ -12,7 +12,7 @@ from benchmark.runtime import files
 from benchmark.specs.track import Track
 from leaderboard.charts.lines import reliability_charts
 from leaderboard.charts.per_image import per_image
-from leaderboard.charts.sandwich import sandwich
+from leaderboard.charts.sandwich import l2_radii, sandwich
 from leaderboard.charts.training import read_history, training_charts
 from leaderboard.citation import bibtex, bibtex_of_row
 from leaderboard.formats import robustbench
@@ -21,13 +21,11 @@ from leaderboard.pages.board_data import Board
 from leaderboard.pages.model_evidence import WHOLE, evidence_csv, evidence_table
 from leaderboard.pages.model_images import PICTURES, pictures, settled, state, words
 from leaderboard.pages.papers import shown
-from leaderboard.rank import TITLES, Row, ball, headline_columns
+from leaderboard.rank import TITLES, Row, ball, common_radius, headline_columns
 from leaderboard.record_claims import compare
 from leaderboard.seeds import belongs_on_page
 from leaderboard.site import Site
 from leaderboard.verdict import verdict
-
-LARGE = {"robust": "attacked"}  # what the numbers in large are called, where not by their names
 
 
 def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, found: ImageRadii) -> None:
@@ -42,7 +40,8 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, fo
     tables = (table for table in board.tables if belongs_on_page(table.study, record))
     studies, sheets = shown(tables, board.reproduced)
     radii = l2_radii(board.track)
-    charts = {"sandwich": sandwich(found, radii), "radii": per_image(found)}
+    attacked = [threat.eps for threat in board.track.threats if threat.norm == "L2"]
+    charts = {"sandwich": sandwich(found, radii, attacked), "radii": per_image(found)}
     training = training_charts(record, read_history(board.folder / record.row, record))
     for chart in (*charts.values(), *training):
         if chart is not None:
@@ -50,7 +49,7 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, fo
     for name, text in sheets.items():
         site.write(f"{place}/{name}", text)
     text = board.render(
-        "model.html", "../../", row=row, three=_three(board), sandwich=charts["sandwich"], radii=charts["radii"],
+        "model.html", "../../", row=row, headline=_headline(board), sandwich=charts["sandwich"], radii=charts["radii"],
         settled=settled(found, radii), attacked=found.n, claims=compare(row, board.columns), studies=studies,
         verdict=verdict(record, row.brought, len(row.trainings.seeds) if row.trainings else 0),
         curves=reliability_charts(record), shown=pictures(source, evidence, record) if source else None,
@@ -75,25 +74,24 @@ def _weights(site: Site, board: Board, record: Record) -> str:
     return f"{path.stat().st_size / 2**20:.1f} MiB"
 
 
-def l2_radii(track: Track) -> list[float]:
-    """The l2 radii that the track speaks of: those certified, and those attacked."""
-    return sorted({*track.certified_radii, *(threat.eps for threat in track.threats if threat.norm == "L2")})
-
-
 def _shown_radius(track: Track) -> float | None:
     """The l2 radius at which single images are called certified, broken or between: the middle of those certified."""
     radii = track.certified_radii or [threat.eps for threat in track.threats if threat.norm == "L2"]
     return sorted(radii)[len(radii) // 2] if radii else None
 
 
-def _three(board: Board) -> list[tuple[str, str, int]]:
-    """What the numbers in large are called, in which ball, and their column: clean, attacked, certified."""
-    found = []
-    for name in headline_columns(board.track):
-        kind, _, within = name.partition(" ")
-        words = f"{TITLES[kind]} {ball(within)}" if kind in TITLES else ball(within)
-        found.append((LARGE.get(kind, kind), words, board.columns.index(name)))
-    return found
+def _headline(board: Board) -> list[tuple[str, str, int]]:
+    """Return what the numbers in large are called, in which ball, and their column.
+
+    They are clean accuracy, the robust one that ranks, and robust and certified accuracy at one l2 radius, if the track
+    measures both at one.
+    """
+    names = headline_columns(board.track)
+    if within := common_radius(board.track):
+        ranked = [name for name in names if not name.startswith("certified")]
+        names = list(dict.fromkeys([*ranked, f"robust {within}", f"certified {within}"]))
+    parts = [(name, *name.partition(" ")[::2]) for name in names]
+    return [(TITLES.get(kind, kind), ball(within), board.columns.index(name)) for name, kind, within in parts]
 
 
 def _states(found: ImageRadii, radius: float | None) -> list[tuple[str, str]]:
@@ -119,8 +117,8 @@ def commands(row: Row) -> list[tuple[str, str]]:
     record = row.record
     name, track = record.row, f"--track {record.track}"
     found = [
-        ("Judge all that is stored again, in seconds", f"rvb verify {name} {track}"),
-        ("Train, attack and certify this row again", f"rvb repro {name} {track}"),
+        ("Evaluate all that is stored again, in seconds", f"rvb verify {name} {track}"),
+        ("Rebuild every number: train, attack and certify again", f"rvb repro {name} {track}"),
         ("The whole board", f"rvb repro {track}"),
     ]
     if record.certificate:

@@ -7,19 +7,26 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   const rows = [...body.rows];
   const heads = [...table.tHead.rows[0].cells];
   const numbers = JSON.parse(document.getElementById("numbers").textContent);
-  const [find, paper, norm, tier, sort, all] = ["find", "paper", "norm", "tier", "sort", "all"].map((id) => document.getElementById(id));
+  const [find, sort, all, far] = ["find", "sort", "all", "far"].map((id) => document.getElementById(id));
+  const slide = typeof RADII === "undefined" ? null : document.getElementById("radius");
+  const CHOICES = ["paper", "norm", "architecture", "trained", "certificate", "trust", "parameters", "flops", "budget"];
+  const boxes = Object.fromEntries(CHOICES.map((name) => [name, document.getElementById(name === "trust" ? "tier" : name)]));
+  const views = [...document.querySelectorAll("input[name=view]")];
   const bar = document.querySelector(".compare");
   const more = document.getElementById("more");
   const MOST = 5; // rows that can be compared
   const FIRST = 50; // rows that are laid out at once, before more are asked for
-  const lead = heads.findIndex((head) => head.textContent.trim() === "trust") - 2; // numbers that are always shown
-  const names = { robust: "attacked", certified: "certified", smoothed: "smoothed" };
+  const { names, kinds } = numbers;
+  const anywhere = 2 + names.length; // the first column of numbers at any radius
+  const trust = anywhere + kinds.length;
   const order = new Intl.Collator("en");
   let chosen = []; // rows to compare, in the order in which they were chosen
   let column = 0;
   let down = false;
   let sorted = []; // what is known of the rows, in their order
   let whole = false;
+  let drawn = "0"; // the view that the charts show
+  let view = "0"; // a place in numbers.views, or "radius"
 
   // A row's number in a column of the page; null where it has none.
   const times = typeof TIMES === "undefined" ? {} : TIMES;
@@ -29,32 +36,144 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const submission = id.split("-")[0];
     const seconds = times[id] || {};
     const norms = new Set();
-    numbers.names.forEach((name, k) => {
+    names.forEach((name, k) => {
       const [kind, of] = name.split(" ");
-      if (names[kind] && own[k]) norms.add(`${names[kind]} in ${of}`);
+      if (own[k] && of && kind !== "clean") norms.add(`${kind} in ${of}`);
     });
     const text = (row.cells[1].textContent + " " + numbers.papers[submission]).toLowerCase();
-    const keys = [place, row.cells[1].textContent.trim(), ...own.slice(0, lead), row.cells[lead + 2].textContent.trim(),
-      ...own.slice(lead), seconds.training ?? null, seconds.evaluation ?? null];
+    const [architecture, trained, certificate] = numbers.traits[place].map((value, k) => numbers.known[k][value]);
+    const [parameters, flops] = own.slice(names.length);
+    const tier = row.querySelector(".trust .badge").textContent;
+    const keys = [place, row.cells[1].textContent.trim(), ...own.slice(0, names.length), ...kinds.map(() => null), row.cells[trust].textContent.trim(),
+      parameters, flops, seconds.training ?? null, seconds.evaluation ?? null];
     const [rank, tip] = [row.cells[0].firstElementChild, row.querySelector(".tip")];
     const said = [rank.textContent, tip?.textContent]; // by the number that ranks
-    return { row, id, place, submission, text, norms, tier: row.querySelector(".trust .badge").textContent, keys, rank, tip, said };
+    const traits = { paper: submission, architecture, trained, certificate, trust: tier };
+    const costs = { parameters, flops, budget: seconds.training };
+    return { row, id, place, text, norms, traits, costs, keys, rank, tip, said };
   });
-  const worded = (k) => k === 1 || k === lead + 2;
-  const first = (k) => k >= 2 && k < heads.length - 4 && !worded(k); // the highest first: shares of images
+  const worded = (k) => k === 1 || k === trust;
+  const first = (k) => k >= 2 && k < trust; // the highest first: shares of images
 
   // The place of a column among the numbers, -1 of one that is none.
-  const number = (k) => { const n = k < lead + 2 ? k - 2 : k - 3; return k >= 2 && k !== lead + 2 && n < numbers.names.length ? n : -1; };
+  const number = (k) => (k >= 2 && k < anywhere ? k - 2 : -1);
+  const atRadius = (k) => k >= anywhere && k < trust;
+  const words = (k) => sort.options[k].text;
 
   // Ranks are by the number that sorts, or by the one that ranks where none does.
   function rank() {
     const by = number(column);
-    const words = by < 0 ? "" : sort.options[column].text;
-    for (const { place, rank, tip, said } of facts) {
-      rank.textContent = by < 0 ? said[0] : numbers.ranks[place][by]?.replace("-", "–") ?? "–";
-      if (tip) tip.textContent = by < 0 ? said[1] : `By ${words} McNemar's exact test over the images, with seeds where they are known, leaves it these places.`;
+    const any = atRadius(column);
+    const order = any ? places() : null;
+    for (const { place, rank, tip, said, keys } of facts) {
+      rank.textContent = any ? order.get(keys[column]) : by < 0 ? said[0] : (numbers.ranks[place][by] || "–").replace("-", "–");
+      if (!tip) continue;
+      tip.textContent = any ? "The order of the shares at this radius; it is not tested." : by < 0 ? said[1]
+        : `By ${words(column)} McNemar's exact test over the images, with seeds where they are known, leaves it these places.`;
     }
-    heads[0].querySelector("small").textContent = words && `by ${words}`;
+    heads[0].querySelector("small").textContent = by >= 0 || any ? `by ${words(column)}` : "";
+  }
+
+  // By share, the places that its size alone leaves among all rows.
+  function places() {
+    const shares = facts.map(({ keys }) => keys[column]).filter((value) => value !== null).sort((a, b) => b - a);
+    const named = new Map([[null, "–"]]);
+    shares.forEach((value) => {
+      if (named.has(value)) return;
+      const [before, last] = [shares.indexOf(value), shares.lastIndexOf(value)];
+      named.set(value, before === last ? `${before + 1}` : `${before + 1}–${last + 1}`);
+    });
+    return named;
+  }
+
+  // Wilson's 95% interval.
+  function interval(count, n) {
+    const z2 = 1.959963984540054 ** 2;
+    const [middle, half] = [count + z2 / 2, Math.sqrt(z2 * ((count * (n - count)) / n + z2 / 4))];
+    return [(middle - half) / (n + z2), (middle + half) / (n + z2)];
+  }
+
+  // Fills the columns of numbers at the chosen l2 radius.
+  function fill() {
+    const at = Number(slide.value);
+    const radius = RADII.radii[at];
+    far.textContent = radius.toPrecision(3).replace(/\.?0+$/, "") || "0";
+    kinds.forEach((kind, k) => {
+      const button = heads[anywhere + k].querySelector("button");
+      button.replaceChildren(kind, document.createElement("br"), `L2 ${far.textContent}`);
+      sort.options[anywhere + k].text = `${kind} L2 ${far.textContent}`;
+      for (const { id, keys } of facts) {
+        const counts = RADII.rows[id]?.[kind];
+        keys[anywhere + k] = counts ? counts[at + 1] / counts[0] : null;
+      }
+    });
+  }
+
+  // A row's number at the chosen radius with its interval, in percent; null where it has none.
+  function share(id, k) {
+    const counts = RADII.rows[id]?.[kinds[k - anywhere]];
+    if (!counts) return null;
+    const count = counts[Number(slide.value) + 1];
+    return [count / counts[0], ...interval(count, counts[0])].map((part) => (100 * part).toFixed(1));
+  }
+
+  // Writes a row's numbers at the chosen radius: of rows that are shown alone, since there may be many.
+  function paint({ row, id }) {
+    kinds.forEach((kind, n) => {
+      const cell = row.cells[anywhere + n];
+      const numbers = share(id, anywhere + n);
+      cell.className = numbers ? "" : "none";
+      cell.dataset.of = `${kind}\nL2 ${far.textContent}`;
+      if (!numbers) { cell.textContent = "–"; return; }
+      const [value, low, high] = numbers;
+      const [b, small, bar] = ["b", "small", "i"].map((name) => document.createElement(name));
+      [b.textContent, small.textContent] = [value, `${low}–${high}`];
+      bar.style.cssText = `--l:${low}%;--v:${value}%;--h:${high}%`;
+      cell.replaceChildren(b, small, bar);
+    });
+  }
+
+  // The columns that a view shows.
+  const chosenColumns = () => (view === "radius" ? [2, ...kinds.map((_, k) => anywhere + k)] : numbers.views[view].map((name) => 2 + names.indexOf(name)));
+
+  // Shows the columns of the chosen view, and draws the charts with its numbers.
+  function turn() {
+    const any = view === "radius";
+    const shown = new Set(chosenColumns());
+    for (const box of views) box.checked = box.value === view;
+    if (slide) slide.parentElement.hidden = !any;
+    if (any) fill();
+    const hidden = (from, to) => Array.from({ length: to - from }, (_, k) => from + k).filter((k) => !shown.has(k)).map((k) => `:nth-child(${k + 1})`);
+    const never = any ? [] : hidden(anywhere, trust);
+    document.getElementById("shown").textContent = `main:has(#all:not(:checked)) .board tr > :is(${[...hidden(2, anywhere), `:nth-child(n+${trust + 2})`].join()}) { display: none; }`
+      + (never.length ? `.board tr > :is(${never.join()}) { display: none; }` : "");
+    draw();
+  }
+
+  function draw() {
+    const now = view === "radius" ? `${view} ${slide.value}` : view;
+    if (now === drawn) return;
+    drawn = now;
+    const columns = chosenColumns();
+    const of = (kind) => columns.find((k) => words(k).startsWith(`${kind} `));
+    const byId = new Map(facts.map((fact) => [fact.id, fact.row]));
+    redraw({ attacked: of("robust"), certified: of("certified") }, words, (id) => (k) => {
+      if (atRadius(k)) return share(id, k)?.map(Number) ?? [null, null, null];
+      const cell = byId.get(id).cells[k];
+      const value = cell.querySelector("b");
+      return value ? [value.textContent, ...cell.querySelector("small").textContent.split("–")].map(Number) : [null, null, null];
+    });
+  }
+
+  // Turns to a view and sorts by its number.
+  function look(at) {
+    view = at;
+    turn();
+    column = view === "0" ? 0 : chosenColumns()[1] ?? 0;
+    down = first(column);
+    arrange();
+    choose();
+    remember();
   }
 
   function arrange() {
@@ -70,14 +189,28 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     });
     sort.value = String(column);
     rank();
-    if (column > lead + 2 && !all.checked) all.click(); // a column that orders the rows is shown
+    const hidden = (number(column) >= 0 && !chosenColumns().includes(column)) || column > trust;
+    if (hidden && !all.checked) all.click(); // a column that orders the rows is shown
+  }
+
+  // "1.5M" is 1,500,000; what is no number bounds nothing.
+  function amount(text) {
+    const [, digits, power] = text.match(/^([\d.,]+)\s*([kMGT]?)$/i) ?? [];
+    return digits ? parseFloat(digits.replaceAll(",", "")) * 1000 ** " KMGT".indexOf((power || " ").toUpperCase()) : Infinity;
   }
 
   function choose() {
-    const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const stay = sorted.filter((fact) => words.every((word) => fact.text.includes(word)) && (!paper.value || fact.submission === paper.value) &&
-      (!norm.value || fact.norms.has(norm.value)) && (!tier.value || fact.tier === tier.value));
-    const seen = (whole ? stay : stay.slice(0, FIRST)).map((fact) => fact.row);
+    const asked = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const fits = ({ text, norms, traits, costs }) => asked.every((word) => text.includes(word)) && CHOICES.every((name) => {
+      const value = boxes[name].value.trim();
+      if (!value) return true;
+      if (name === "norm") return norms.has(value);
+      return name in traits ? traits[name] === value : costs[name] <= amount(value);
+    });
+    const stay = sorted.filter(fits);
+    const first = whole ? stay : stay.slice(0, FIRST);
+    if (view === "radius") first.forEach(paint);
+    const seen = first.map((fact) => fact.row);
     const focus = document.activeElement;
     if (seen.length !== body.rows.length || seen.some((row, place) => row !== body.rows[place])) body.replaceChildren(...seen); // the rest cost no layout
     if (focus !== document.activeElement && body.contains(focus)) focus.focus();
@@ -88,7 +221,8 @@ addEventListener("DOMContentLoaded", () => { // after times.js
 
   function remember() {
     const state = new URLSearchParams();
-    for (const [key, value] of [["find", find.value], ["paper", paper.value], ["norm", norm.value], ["trust", tier.value]]) if (value) state.set(key, value);
+    for (const [name, box] of [["find", find], ...Object.entries(boxes)]) if (box.value) state.set(name, box.value);
+    if (view !== "0") state.set("view", view === "radius" ? far.textContent : named(view));
     if (column || down) state.set("sort", (down ? "-" : "") + key(column));
     if (all.checked) state.set("all", "1");
     if (chosen.length) state.set("compare", chosen.join(" "));
@@ -100,6 +234,9 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     }
   }
 
+  // A view's name in the address.
+  const named = (at) => views[at].nextSibling.textContent.trim().replaceAll(" ", "-").toLowerCase();
+
   // A column's name in the address.
   const key = (k) => heads[k].dataset.name;
 
@@ -107,14 +244,21 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const state = new URLSearchParams(location.hash.slice(1));
     if (location.hash && !location.hash.includes("=")) return; // a place on the page
     find.value = state.get("find") || "";
-    for (const [box, name] of [[paper, "paper"], [norm, "norm"], [tier, "trust"]]) {
-      const wanted = state.get(name) || "";
-      box.value = [...box.options].some((option) => option.value === wanted) ? wanted : "";
+    for (const [name, box] of Object.entries(boxes)) {
+      const value = state.get(name) || "";
+      box.value = !box.options || [...box.options].some((option) => option.value === value) ? value : "";
     }
+    document.querySelector(".filters").open = CHOICES.some((name) => boxes[name].value);
     all.checked = state.has("all");
+    const seen = state.get("view") || "";
+    const at = views.findIndex((box) => box.value !== "radius" && named(box.value) === seen);
+    view = at >= 0 ? views[at].value : slide && seen && Number(seen) >= 0 ? "radius" : "0";
+    if (view === "radius") slide.value = String(RADII.radii.filter((radius) => radius < Number(seen) - 1e-9).length);
+    turn();
     const by = state.get("sort") || "";
     down = by.startsWith("-");
     column = Math.max(0, heads.findIndex((head) => head.dataset.name === by.replace(/^-/, "")));
+    if (view !== "0" && !by) [column, down] = [chosenColumns()[1], true];
     const known = new Set(facts.map((fact) => fact.id));
     chosen = (state.get("compare") || "").split(" ").filter((id) => known.has(id)).slice(0, MOST);
     arrange();
@@ -145,7 +289,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
 
   heads.forEach((head, k) => {
     const said = [...head.childNodes].map((node) => node.textContent).join(" ").replace(/\s+/g, " ").trim();
-    head.dataset.name = said.replace(/[ ,]+/g, "-").toLowerCase();
+    head.dataset.name = (k >= anywhere && k < trust ? `${kinds[k - anywhere]} at radius` : said).replace(/[ ,]+/g, "-").toLowerCase();
     const button = document.createElement("button");
     button.type = "button";
     button.append(...head.childNodes);
@@ -178,13 +322,31 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   });
   for (const place of document.querySelectorAll(".scripted")) place.hidden = false;
   document.querySelector(".tools").addEventListener("submit", (event) => event.preventDefault());
-  for (const box of [find, paper, norm, tier]) box.addEventListener(box === find ? "input" : "change", () => { choose(); remember(); });
+  for (const box of [find, ...Object.values(boxes)]) box.addEventListener(box.options ? "change" : "input", () => { choose(); remember(); });
+  for (const box of views) box.addEventListener("change", () => look(box.value));
+  if (slide) {
+    slide.max = String(RADII.radii.length - 1);
+    const marks = document.createElement("datalist"); // the track's own radii
+    marks.id = "marks";
+    marks.append(...numbers.marks.map((mark) => new Option("", RADII.radii.indexOf(mark))));
+    slide.after(marks);
+    slide.setAttribute("list", "marks");
+    slide.value = String(RADII.radii.indexOf(numbers.marks[numbers.marks.length >> 1]));
+    slide.addEventListener("input", () => { fill(); arrange(); choose(); remember(); });
+    slide.addEventListener("change", draw);
+  }
   all.addEventListener("change", remember);
-  sort.addEventListener("change", () => { column = -1; sortBy(Number(sort.value)); });
+  sort.addEventListener("change", () => {
+    const at = Number(sort.value);
+    if (atRadius(at) && view !== "radius") { view = "radius"; turn(); }
+    column = -1;
+    sortBy(at);
+  });
   document.getElementById("turn").addEventListener("click", () => sortBy(column));
   document.getElementById("reset").addEventListener("click", () => {
-    find.value = paper.value = norm.value = tier.value = "";
-    [column, down, all.checked, chosen] = [0, false, false, []];
+    for (const box of [find, ...Object.values(boxes)]) box.value = "";
+    [column, down, all.checked, chosen, view] = [0, false, false, [], "0"];
+    turn();
     arrange();
     choose();
     compare();

@@ -18,17 +18,67 @@ function config() {
   };
 }
 
-async function draw() {
+const changed = new Map(); // by the id of a figure, what it draws in place of its own
+
+let queue = Promise.resolve(); // two drawings of a figure at a time would leave both in it
+
+function draw() {
+  queue = queue.then(drawAll);
+  return queue;
+}
+
+async function drawAll() {
   for (const figure of document.querySelectorAll("figure.vega")) {
-    const { drawn, heads, lines } = JSON.parse(figure.querySelector("script").textContent);
+    const { drawn, heads, lines, words } = changed.get(figure.id) ?? JSON.parse(figure.querySelector("script").textContent);
     const table = lines.map((line) => Object.fromEntries(heads.map((head, k) => [head, line[k]])));
     const place = figure.querySelector(".drawn");
-    const words = place.getAttribute("aria-label");
+    const said = words ?? place.getAttribute("aria-label");
     await vegaEmbed(place, { ...drawn, datasets: { table } }, { actions: false, renderer: "svg", config: config(), ast: true });
     place.setAttribute("role", "img"); // Vega has put words of its own there
-    place.setAttribute("aria-label", words);
+    place.setAttribute("aria-label", said);
+    declutter(place);
     figure.dataset.drawn = place.querySelectorAll("svg").length;
   }
+}
+
+// Hides names of points that would lie on others.
+function declutter(place) {
+  const kept = [];
+  for (const name of place.querySelectorAll(".mark-text text")) {
+    if (!name.textContent) continue;
+    const box = name.getBoundingClientRect();
+    const hit = kept.some((other) => box.left < other.right && other.left < box.right && box.top < other.bottom && other.top < box.bottom);
+    name.style.visibility = hit ? "hidden" : "";
+    if (!hit) kept.push(box);
+  }
+}
+
+// Which points no other surpasses: as high in both coordinates, higher in one.
+function front(points) {
+  const over = ([x, y], [a, b]) => a >= x && b >= y && (a > x || b > y);
+  return points.map((point) => point[0] !== null && point[1] !== null && !points.some((other) => other[0] !== null && other[1] !== null && over(point, other)));
+}
+
+// Draws a board's charts with other columns of its table: `columns` by series, `words` of a column, `cells` of a row by its id.
+function redraw(columns, words, cells) {
+  for (const figure of document.querySelectorAll(".overview figure.vega")) {
+    const { drawn, heads, lines } = JSON.parse(figure.querySelector("script").textContent);
+    const place = (name) => heads.indexOf(name);
+    const shown = Object.keys(columns).filter((series) => drawn.params.some(({ name }) => name === `${series}Title`));
+    const across = lines.map((line) => (figure.id === "cost" ? -line[place("flops")] || null : line[place("clean")]));
+    for (const series of shown) {
+      lines.forEach((line) => {
+        const numbers = columns[series] === undefined ? [null, null, null] : cells(line[place("row")])(columns[series]);
+        ["", "_low", "_high"].forEach((end, k) => { if (place(series + end) >= 0) line[place(series + end)] = numbers[k]; });
+      });
+      drawn.params.find(({ name }) => name === `${series}Title`).value = columns[series] === undefined ? "–" : words(columns[series]);
+    }
+    const fronts = shown.map((series) => front(lines.map((line, k) => [across[k], line[place(series)]])));
+    lines.forEach((line, k) => { line[place("front")] = shown.filter((_, n) => fronts[n][k]).join(" "); });
+    const said = shown.filter((series) => columns[series] !== undefined).map((series) => words(columns[series])).join(" and ");
+    changed.set(figure.id, { drawn, heads, lines, words: `${lines.length} models, by ${said}. The numbers stand in the table.` });
+  }
+  return draw();
 }
 
 draw();

@@ -45,12 +45,17 @@
     const asked = document.getElementById(first) ? [] : [...new Set(first.split(",").filter(Boolean))];
     const options = new Map(rest.map((part) => part.split("=", 2)));
     const number = known.paired.includes(options.get("number")) ? options.get("number") : known.ranking;
-    return { rows: asked.filter((row) => titles.has(row)).slice(0, 5), unknown: asked.filter((row) => !titles.has(row)), number };
+    const image = /^\d+$/.test(options.get("image") ?? "") ? Number(options.get("image")) : null;
+    return { rows: asked.filter((row) => titles.has(row)).slice(0, 5), unknown: asked.filter((row) => !titles.has(row)), number, image };
   }
 
-  function go(rows, number) {
+  function address(rows, number, image = null) {
     const option = number === known.ranking ? "" : `&number=${encodeURIComponent(number)}`;
-    const wanted = `#${rows.map(encodeURIComponent).join(",")}${option}`;
+    return `#${rows.map(encodeURIComponent).join(",")}${option}${image === null ? "" : `&image=${image}`}`;
+  }
+
+  function go(rows, number, image = null) {
+    const wanted = address(rows, number, image);
     if (wanted !== location.hash) location.hash = wanted;
   }
 
@@ -121,7 +126,7 @@
       const { curves } = RVB.rows.get(row);
       const name = `${i + 1}. ${shortTitle(row)}`;
       for (const [kind, shares] of Object.entries(curves)) {
-        shares.forEach((share, k) => lines.push({ row: name, kind: labels[kind], radius: known.radii[k], accuracy: 100 * share }));
+        shares.forEach((share, k) => lines.push({ row: name, kind: labels[kind], radius: known.radii[k], accuracy: 100 * share, attack: kind === "attacked" && known.attacked.includes(known.radii[k]) }));
       }
       for (const [k, share] of (curves.certified ?? []).entries()) {
         lines.push({ row: name, kind: "gap", radius: known.radii[k], accuracy: 100 * curves.attacked[k], certified: 100 * (curves.certified[k + 1] ?? share) });
@@ -133,7 +138,7 @@
     const spec = { ...known.overlay, datasets: { table: lines } };
     const csv = ["row,kind,radius,accuracy", ...rows.flatMap((row) => Object.entries(RVB.rows.get(row).curves).flatMap(([kind, shares]) => shares.map((share, k) => `${row},${kind},${known.radii[k]},${share}`)))].join("\n");
     const file = URL.createObjectURL(new Blob([csv + "\n"], { type: "text/csv" }));
-    const caption = element("figcaption", {}, "Accuracy over the l2 radius. The true robust accuracy lies between what attacks leave (solid, at most) and what is certified (dashed, at least). Attacks were run at some radii alone. The smoothed version (dotted) is another classifier. ", element("a", { href: file, download: "sandwich.csv" }, "sandwich.csv"));
+    const caption = element("figcaption", {}, "Accuracy over the l2 radius. The true robust accuracy lies between what attacks leave (solid, at most) and what is certified (dashed, at least). Dots: radii at which attacks were run. The smoothed version (dotted) is another classifier. ", element("a", { href: file, download: "sandwich.csv" }, "sandwich.csv"));
     vegaEmbed(drawn, spec, { actions: false, renderer: "svg", config: config(), ast: true }).then(() => {
       drawn.setAttribute("role", "img"); // Vega has put words of its own there
       drawn.setAttribute("aria-label", words);
@@ -186,26 +191,44 @@
     for (const { right, images } of [...groups.values()].sort((a, b) => b.images.length - a.images.length)) {
       const count = `${images.length} image${images.length === 1 ? "" : "s"}`;
       const names = right.flatMap((row, i) => (i ? [", ", link(row)] : [link(row)]));
-      const listed = images.slice(0, MOST).map((image) => element("li", {}, picture(image, right[0])));
+      const listed = images.slice(0, MOST).map((image) => element("li", {}, element("a", { href: address(rows, number, image) }, ...tile(known.sprite, "", image, 40), `${image}`)));
       const list = element("ul", { class: "apart", "data-right": right.join(",") }, ...listed);
       shown.push(element("p", {}, "Only ", ...names, `: ${count}${images.length > MOST ? `, the first ${MOST}` : ""}`), list);
     }
-    return shown;
+    return [...shown, ...opened(rows, number)];
   }
 
-  function picture(image, row) {
-    const made = element("a", { href: `${page(row)}#show` });
-    const all = known.sprite;
-    if (all) {
-      const drawn = element("span", { class: "picture", "aria-hidden": "true" });
-      const side = 40;
-      drawn.style.backgroundImage = `url("${all.file}")`;
-      drawn.style.backgroundSize = `${side * all.across}px ${side * all.lines}px`;
-      drawn.style.backgroundPosition = `-${side * (image % all.across)}px -${side * Math.floor(image / all.across)}px`;
-      made.append(drawn);
-    }
-    made.append(`${image}`);
-    return made;
+  // An image of a picture that holds many, drawn `side` pixels wide; nothing where there is none.
+  function tile(all, folder, image, side) {
+    if (!all || image >= all.n) return [];
+    const drawn = element("span", { class: "picture", "aria-hidden": "true" });
+    drawn.style.cssText = `width: ${side}px; height: ${side}px; background-size: ${side * all.across}px ${side * all.lines}px`;
+    drawn.style.backgroundImage = `url("${folder}${all.file}")`;
+    drawn.style.backgroundPosition = `-${side * (image % all.across)}px -${side * Math.floor(image / all.across)}px`;
+    return [drawn];
+  }
+
+  // What is known of one image: clean, attacked, and every verdict of each model on it.
+  function opened(rows, number) {
+    const { image } = state();
+    const of = (row) => RVB.rows.get(row);
+    const n = Math.max(...rows.map((row) => of(row).numbers.clean[4]));
+    const box = element("input", { type: "number", id: "which", min: "0", max: `${n - 1}`, value: `${image ?? ""}`, autocomplete: "off" });
+    box.addEventListener("change", () => { if (box.value !== "") go(rows, number, Math.min(n - 1, Math.max(0, Math.trunc(Number(box.value))))); });
+    const asked = element("p", {}, element("label", { for: "which" }, `Open image (0 to ${n - 1}) `), box);
+    const head = element("h3", { id: "image", tabindex: "-1" }, image === null ? "One image" : `Image ${image}`);
+    if (image === null || image >= n) return [head, asked];
+    const word = (row, name) => { const right = verdicts(row, name); return right && image < right.length ? (right[image] ? "right" : "wrong") : "–"; };
+    const at = (values) => (values && image < values.length ? values[image] : undefined);
+    const far = (value) => (value === undefined ? "–" : value === null ? "never broken" : value.toFixed(4));
+    const names = known.paired.filter((name) => rows.some((row) => word(row, name) !== "–"));
+    const lines = names.map((name) => [name, ...rows.map((row) => word(row, name))]);
+    lines.push(["certified to, l2", ...rows.map((row) => far(at(of(row).certified)))], ["broken from, l2", ...rows.map((row) => far(at(of(row).broken)))]);
+    const clean = tile(known.sprite, "", image, 120);
+    const attacked = rows.flatMap((row) => tile(of(row).sprite, `../models/${encodeURIComponent(row)}/`, image, 120).map((drawn) => element("figure", {}, drawn, element("figcaption", {}, `${of(row).sprite.name}, ${shortTitle(row)}`))));
+    const pictures = clean.length ? [element("div", { class: "opened" }, element("figure", {}, ...clean, element("figcaption", {}, "clean")), ...attacked)]
+      : [element("p", {}, "Its pixels are not in git: build a row with ", element("code", {}, `rvb repro ${rows[0]}`), ", then run ", element("code", {}, "rvb site"), ".")];
+    return [head, asked, ...pictures, tableOf(`image ${image}, number by number`, ["right in the sense of", ...rows.map(link)], lines, "agreement stacked")];
   }
 
   function fillChoices(rows) {
@@ -217,10 +240,12 @@
       choice.replaceChildren(element("option", { value: "" }, i < 2 ? "choose a model" : "none"), ...options);
       choice.value = rows[i] ?? "";
     }
+    const hits = known.rows.filter(([row, title]) => `${row} ${title}`.toLowerCase().includes(filter)).length;
+    document.getElementById("hits").textContent = !filter ? "" : hits ? `${hits} of ${known.rows.length} models` : "No model has this in its name";
   }
 
   async function show() {
-    const { rows, unknown, number } = state();
+    const { rows, unknown, number, image } = state();
     fillChoices(rows);
     const said = document.getElementById("said");
     const place = document.getElementById("compared");
@@ -240,7 +265,11 @@
     const focused = document.activeElement?.id;
     const beside = element("div", { class: "beside" }, element("div", {}, ...headlines(rows)), element("div", {}, ...overlay(rows)));
     place.replaceChildren(beside, ...agreements(rows, number));
-    if (focused) document.getElementById(focused)?.focus();
+    if (image !== null) {
+      const head = document.getElementById("image");
+      head?.scrollIntoView({ block: "start" });
+      (focused === "which" ? document.getElementById(focused) : head)?.focus({ preventScroll: true });
+    } else if (focused) document.getElementById(focused)?.focus();
     said.textContent = `${missing}${rows.length} models compared.`;
     document.title = `${rows.map(shortTitle).join(" – ")} – robust-vit-bench`;
   }

@@ -11,7 +11,6 @@ if (typeof TIMES !== "undefined") {
       if (value === undefined) continue;
       const found = devices((seconds.devices || {})[cell.dataset.time]);
       cell.textContent = value.toFixed(1);
-      cell.title = found.map(([device, much]) => `${much.toFixed(1)} s on ${device}`).join(", ");
       if (!found.length || !(several || cell.matches("dd"))) continue;
       for (const [device, much] of found) {
         const line = document.createElement("small");

@@ -11,6 +11,7 @@ from browsers import choose, complaints, needs_chromium, until, width
 from seeds_study import verdicts
 from tiny_record import record
 
+from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
 from benchmark.specs import tracks
 from leaderboard import build
@@ -35,6 +36,7 @@ def records() -> list[Record]:
             for one, clean in zip(made, (91, 97, 99, 95), strict=True)]  # fmt: skip
 
 
+RANKS = "return [...document.querySelectorAll('.board td.rank')].map(cell => cell.firstElementChild.textContent)"
 GPU, CPU = "NVIDIA H100 80GB HBM3", "AMD EPYC (family 25, model 17)"
 TIMES = {
     "Weak-v": {"training": 3, "evaluation": 8},
@@ -51,6 +53,12 @@ def write(folder: Path, made: list[Record]) -> str:
         site.copy(f"static/{path.name}", path)
     site.write(vega.SCRIPT, vega.script())
     site.write("times.js", f"const TIMES = {json.dumps(TIMES)};\n")
+    counts = {one.row: {"robust": [100, 97, one.robust[1].accuracy.count]} for one in made}
+    counts |= {
+        "Certain-v": {"robust": [100, 97, 60], "certified": [100, 70, 5]},
+        "Weak-v": {"robust": [100, 99, 20], "certified": [100, 20, 19]},
+    }
+    site.write("radii.js", f"const RADII = {json.dumps({'radii': [0, 0.5], 'rows': counts})};\n")
     for one in made:
         site.write(f"models/{one.row}/index.html", f"<title>{one.row}</title>")
     return f"file://{folder}/index.html"
@@ -75,61 +83,102 @@ def sort_by(browser: Any, name: str) -> str | None:
     return head(browser, name).get_attribute("aria-sort")
 
 
-def test_every_column_sorts_both_ways_and_the_dashes_stay_last(board) -> None:
+def test_every_column_sorts_both_ways_and_ranks_by_itself_with_dashes_last(board) -> None:
     assert shown(board) == ["Best", "Certain", "Given", "Weak"]
-    assert sort_by(board, "clean") == "descending"
-    assert shown(board) == ["Weak", "Certain", "Given", "Best"]
-    assert sort_by(board, "clean") == "ascending"
-    assert shown(board) == ["Best", "Given", "Certain", "Weak"]
-    assert sort_by(board, "model") == "ascending"
-    assert shown(board) == ["Certain", "Best", "Weak", "Given"]
+    for name, direction, order in (
+        ("clean", "descending", ["Weak", "Certain", "Given", "Best"]),
+        ("clean", "ascending", ["Best", "Given", "Certain", "Weak"]),
+        ("model", "ascending", ["Certain", "Best", "Weak", "Given"]),
+    ):
+        assert sort_by(board, name) == direction
+        assert shown(board) == order
     choose(board, "sort", "certified L2 0.1")
     assert shown(board) == ["Certain", "Weak", "Best", "Given"], "a column that was hidden"
+    numbers = json.loads(board.execute_script("return document.getElementById('numbers').textContent"))
+    place = numbers["names"].index("certified L2 0.1")
+    known = [(numbers["ranks"][row][place] or "–").replace("-", "–") for row in (1, 3, 0, 2)]
+    assert board.execute_script(RANKS) == known
+    assert "by certified L2 0.1" in board.find_element("css selector", ".board thead th").text
     board.find_element("id", "turn").click()
     assert shown(board) == ["Weak", "Certain", "Best", "Given"]
     choose(board, "sort", "training, s")
     assert shown(board)[0] == "Weak"
     assert len(board.find_elements("css selector", "[aria-sort]")) == 1
-
-
-def test_ranks_are_by_the_number_that_sorts(board) -> None:
-    numbers = json.loads(board.execute_script("return document.getElementById('numbers').textContent"))
-    place = next(place for place, name in enumerate(numbers["names"]) if name.startswith("certified"))
-    known = {
-        row: (own[place] or "-").replace("-", "–") for row, own in zip(shown(board), numbers["ranks"], strict=True)
-    }
-    ranks = "return [...document.querySelectorAll('.board td.rank')].map(cell => cell.firstElementChild.textContent)"
-    before = board.execute_script(ranks)
-    board.find_elements("css selector", ".board thead button")[2 + place].click()
-    assert board.execute_script(ranks) == [known[row] for row in shown(board)]
-    assert "by certified" in board.find_element("css selector", ".board thead th").text
     board.find_element("id", "reset").click()
-    assert board.execute_script(ranks) == before
+    assert board.execute_script(RANKS)[0] == "1–2"
 
 
-def test_rows_are_chosen_by_text_paper_norm_and_trust(board) -> None:
+def look(browser: Any, name: str) -> None:
+    browser.find_element("xpath", f"//fieldset//label[span='{name}']").click()
+
+
+def test_a_tab_shows_and_ranks_by_the_numbers_of_its_threat_and_draws_them(board) -> None:
+    heads = "return [...document.querySelectorAll('.board thead th')].filter((h) => h.checkVisibility()).map((h) => h.innerText.replace(/[\\n▲▼]/g, ' ').trim())"
+    look(board, "L2 0.5")
+    assert shown(board) == ["Certain", "Given", "Best", "Weak"]
+    assert board.execute_script(heads)[2:-1] == ["clean", "robust L2 0.5", "certified L2 0.5", "smoothed L2 0.5"]
+    until(board, lambda: "by robust L2 0.5" in drawn_words(board))
+    look(board, "any l2 radius")
+    assert board.find_element("id", "far").text == "0.5"
+    slide(board, 0)
+    assert board.execute_script(heads)[2:-1] == ["clean", "robust L2 0", "certified L2 0", "smoothed L2 0"]
+    look(board, "any l2 radius")
+    choose(board, "sort", "certified L2 0")
+    assert shown(board) == ["Certain", "Weak", "Best", "Given"]
+    slide(board, 1)
+    assert shown(board) == ["Weak", "Certain", "Best", "Given"], "at another radius they change places"
+    assert board.execute_script(RANKS) == ["1", "2", "–", "–"]
+    cell = board.find_element("css selector", "tr[data-row=Weak-v] td:nth-child(14)")
+    interval = Proportion.of(19, 100)
+    assert cell.text.split("\n") == ["19.0", f"{100 * interval.low:.1f}–{100 * interval.high:.1f}"]
+    until(board, lambda: "certified L2 0.5" in drawn_words(board))
+    kept, seen = board.current_url, shown(board)
+    board.get("about:blank")
+    board.get(kept)
+    assert (shown(board), board.find_element("id", "far").text) == (seen, "0.5")
+
+
+def drawn_words(browser: Any) -> str:
+    return browser.find_element("css selector", "#accuracies .drawn").get_attribute("aria-label")
+
+
+def slide(browser: Any, place: int) -> None:
+    script = "const s = document.getElementById('radius'); s.value = arguments[0]; for (const e of ['input', 'change']) s.dispatchEvent(new Event(e))"
+    browser.execute_script(script, place)
+
+
+def test_rows_are_chosen_by_text_traits_and_costs_and_none_is_said(board) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    find = board.find_element("id", "find")
+    find, count = board.find_element("id", "find"), board.find_element("id", "count")
     find.send_keys("vit certified")
-    assert shown(board) == ["Certain"]
-    assert board.find_element("id", "count").text == "1 of 4 models"
+    assert (shown(board), count.text) == (["Certain"], "1 of 4 models")
     find.send_keys(Keys.BACKSPACE * 20)
-    choose(board, "norm", "certified in L2")
-    assert shown(board) == ["Certain", "Weak"]
-    choose(board, "norm", "any")
-    choose(board, "tier", "re-evaluated")
-    assert shown(board) == ["Given"]
-    choose(board, "paper", "Weak")
-    assert shown(board) == []
+    board.find_element("css selector", ".filters summary").click()
+    for box, words, left in (
+        ("norm", "certified in L2", ["Certain", "Weak"]), ("norm", "any", ["Best", "Certain", "Given", "Weak"]),
+        ("certificate", "none", ["Best", "Certain", "Given", "Weak"]), ("tier", "re-evaluated", ["Given"]), ("paper", "Weak", []),
+    ):  # fmt: skip
+        choose(board, box, words)
+        assert shown(board) == left, (box, words)
+    assert count.text == "No model of 4 fits; Reset shows all"
     board.find_element("id", "reset").click()
-    assert shown(board) == ["Best", "Certain", "Given", "Weak"]
+    for box, most, left in (
+        ("parameters", "1.2k", 0),
+        ("parameters", "1,234", 4),
+        ("flops", "0.1M", 4),
+        ("budget", "3", 1),
+    ):
+        board.find_element("id", box).send_keys(most)
+        assert len(shown(board)) == left, (box, most)
+        board.find_element("id", "reset").click()
 
 
 def test_what_is_chosen_stands_in_the_address_and_comes_back(board) -> None:
     board.find_element("id", "find").send_keys("a ")
-    choose(board, "norm", "attacked in L2")
-    choose(board, "sort", "AutoAttack L2 0.5")
+    board.find_element("css selector", ".filters summary").click()
+    choose(board, "norm", "robust in L2")
+    choose(board, "sort", "robust L2 0.5")
     boxes = board.find_elements("css selector", ".pick input")
     boxes[0].click()
     boxes[2].click()
@@ -142,7 +191,7 @@ def test_what_is_chosen_stands_in_the_address_and_comes_back(board) -> None:
     board.get(kept)
     assert shown(board) == seen
     assert board.find_element("id", "all").is_selected()
-    assert head(board, "AutoAttack L2 0.5").get_attribute("aria-sort") == "descending"
+    assert head(board, "robust L2 0.5").get_attribute("aria-sort") == "descending"
     assert board.find_element("css selector", ".compare a").get_attribute("href") == link
     board.find_element("id", "reset").click()
     assert "#" not in board.current_url
@@ -163,9 +212,9 @@ def test_an_address_of_nonsense_shows_the_board_as_it_is(browser, address) -> No
 
 
 def test_one_switch_shows_the_other_numbers_with_a_script_or_without(board, address) -> None:
-    assert not head(board, "AutoAttack L2 1").is_displayed()
+    assert not head(board, "robust L2 1").is_displayed()
     board.find_element("id", "all").click()
-    assert head(board, "AutoAttack L2 1").is_displayed()
+    assert head(board, "robust L2 1").is_displayed()
     assert board.find_element("css selector", "tr[data-row=Weak-v] [data-time=training]").text == "3.0"
     size = "return [document.querySelector('.board').offsetWidth, document.querySelector('.wide').clientWidth]"
     table, room = board.execute_script(size)
@@ -177,7 +226,7 @@ def test_one_switch_shows_the_other_numbers_with_a_script_or_without(board, addr
         row = board.find_element("css selector", "tr[data-row=Best-v]")
         assert row.find_element("tag name", "b").text == "91.0"
         assert not board.find_element("id", "find").is_displayed()
-        hidden = row.find_elements("tag name", "td")[6]
+        hidden = row.find_elements("tag name", "td")[3]
         assert not hidden.is_displayed()
         board.find_element("id", "all").click()
         assert hidden.is_displayed()
@@ -204,7 +253,7 @@ def test_by_keyboard_alone(board) -> None:
     tab_to("find").send_keys("vit")
     assert shown(board) == ["Certain", "Weak"]
     tab_to("all").send_keys(Keys.SPACE)
-    assert head(board, "AutoAttack L2 1").is_displayed()
+    assert head(board, "robust L2 1").is_displayed()
     tab_to("clean").send_keys(Keys.ENTER)
     assert shown(board) == ["Weak", "Certain"]
     assert focused().accessible_name.startswith("clean"), "the focus stays where it was"
@@ -244,7 +293,7 @@ def test_charts_have_a_point_a_number_at_its_place_that_names_its_row_and_leads_
     assert places["Best-v"][1] < places["Certain-v"][1] < places["Given-v"][1] < places["Weak-v"][1], "higher is up"
     assert len(board.execute_script(points.format("cost"))) == 4
     words = board.find_element("css selector", "#accuracies .drawn").get_attribute("aria-label")
-    assert "Pareto front for AutoAttack Linf 0.15: A strong model (70.0, clean 91.0)" in words
+    assert "Pareto front for robust Linf 0.15: A strong model (70.0, clean 91.0)" in words
 
     def point() -> Any:
         return board.find_elements("css selector", "#accuracies .mark-symbol.role-mark path")[0]
@@ -263,11 +312,12 @@ def test_a_phone_shows_a_card_a_row_with_words_for_each_number(board) -> None:
     width(board, 390)
     try:
         cells = board.find_elements("css selector", "tr[data-row=Certain-v] td")
+        cells = [cells[place] for place in (0, 1, 2, 6)]
         assert [cell.rect["y"] for cell in cells[1:4]] == [cells[1].rect["y"]] * 3, "three numbers side by side"
         numbers = [cell.find_elements("tag name", "b") for cell in cells[1:4]]
         assert len({found[0].rect["y"] for found in numbers if found}) == 1, "under words of one height"
         said = board.execute_script("return getComputedStyle(arguments[0], '::before').content", cells[2])
-        assert said.replace("\\a ", " ").replace("\n", " ").strip('"') == "AutoAttack Linf 0.15"
+        assert said.replace("\\a ", " ").replace("\n", " ").strip('"') == "robust Linf 0.15"
         assert board.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     finally:
         board.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
@@ -294,6 +344,5 @@ def test_seconds_name_their_device_where_rows_ran_on_several_kinds(board) -> Non
     said = [[child.text for child in cell.find_elements("tag name", "small")] for cell in cells["Certain"]]
     assert said == [[GPU], [f"7.0 {GPU}", f"2.0 {CPU}"]]
     assert [cell.text.split("\n")[0] for cell in cells["Certain"]] == ["4.0", "9.0"]
-    assert cells["Certain"][1].get_attribute("title") == f"7.0 s on {GPU}, 2.0 s on {CPU}"
     assert [cell.text for cell in cells["Weak"]] == ["3.0", "8.0"], "measured before devices were named"
     assert [cell.text for cell in cells["Given"]] == ["–", "–"]

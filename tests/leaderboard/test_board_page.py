@@ -8,7 +8,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from seeds_study import published, verdicts
@@ -20,10 +19,11 @@ from benchmark.specs import tracks
 from leaderboard.charts.overview import front, overview
 from leaderboard.pages import boards
 from leaderboard.pages.board_data import Board, short
-from leaderboard.rank import headline_columns, rank
+from leaderboard.rank import columns, common_radius, headline_columns, rank
 from leaderboard.site import Site
 
 TRACK = tracks.load("digits")
+TRACK_NAMES = columns(TRACK)
 HOSTILE = "<script>window.broken = 1</script> \u202eevil\u202c & \"quoted\" 'too' </script><!-- " + "x" * 10_000
 
 
@@ -45,29 +45,48 @@ def tip(index: str, row: str) -> str:
     return html.unescape(found[1]) if found else ""
 
 
-def test_three_numbers_stand_first_and_the_rest_behind_the_switch(tmp_path) -> None:
+def test_a_tab_a_threat_shows_its_numbers_and_the_rest_stand_behind_the_switch(tmp_path) -> None:
     assert headline_columns(TRACK) == ["clean", "robust Linf 0.15", "certified L2 0.25"]
     even = TRACK.model_copy(update={"certified_radii": (0.02, 0.05, 0.1, 0.14), "suites": {}})
     assert headline_columns(even) == ["clean", "certified L2 0.1"]
+    photographs = tracks.load("cifar10_jpeg")
+    assert [common_radius(track) for track in (TRACK, even, photographs)] == ["L2 0.5", "", "L2 0.1412"]
+    real = Board(photographs, rank([], photographs), tmp_path)
+    assert [view.title for view in boards.views(real)] == [
+        "Linf 2/255",
+        "Linf 8/255",
+        "L2 36/255",
+        "L2 0.5",
+        "certified",
+    ]
     index = page(tmp_path, [record("A", 70, 30, certified=20, smoothed=50), record("B", 40, 10)])
+    assert [(view.title, view.names) for view in boards.views(Board(TRACK, [], tmp_path))] == [
+        ("Linf 0.15", ("clean", "robust Linf 0.15", "certified L2 0.25")),
+        ("L2 0.5", ("clean", "robust L2 0.5", "certified L2 0.5", "smoothed L2 0.5")),
+        ("L2 1", ("clean", "robust L2 1")),
+        ("certified", ("clean", "certified L2 0.25", "certified L2 0.1", "certified L2 0.5")),
+    ]
     assert "Models of the closed division have one" in " ".join(index.split()), "a smoothed version"
     heads = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", index.partition("<thead>")[2].partition("</thead>")[0])
     assert [head.replace("<br>", " ").strip() for head in heads] == [
-        "rank", "model", "clean", "AutoAttack Linf 0.15", "certified L2 0.25", "trust", "AutoAttack L2 0.5", "AutoAttack L2 1",
-        "certified L2 0.1", "certified L2 0.5", "smoothed L2 0.1", "smoothed L2 0.25", "smoothed L2 0.5", "parameters", "FLOPs",
-        "training, s", "evaluation, s",
+        "rank", "model", "clean", "robust Linf 0.15", "robust L2 0.5", "robust L2 1", "certified L2 0.1", "certified L2 0.25",
+        "certified L2 0.5", "smoothed L2 0.1", "smoothed L2 0.25", "smoothed L2 0.5", "robust any L2", "certified any L2",
+        "smoothed any L2", "trust", "parameters", "FLOPs", "training, s", "evaluation, s",
     ]  # fmt: skip
-    assert ":nth-child(n+7) { display: none; }" in index, "behind the switch: from the column after trust on"
+    assert ":is(:nth-child(n+17), :nth-child(5), :nth-child(6), :nth-child(7), :nth-child(9)," in index, (
+        "hidden at first"
+    )
     numbers = re.findall(r"<b>([0-9.]+)</b>|>(–)<", board_row(index, "A-v").partition("</th>")[2])
     assert [number or dash for number, dash in numbers] == [
-        "97.0", "70.0", "–", "30.0", "0.0", "20.0", "–", "50.0", "–", "–", "–", "–",
+        "97.0", "70.0", "30.0", "0.0", "20.0", "–", "–", "50.0", "–", "–", "–", "–",
     ]  # fmt: skip
-    assert "certified L2 0.25, the middle one of the certified radii" in " ".join(index.split())
     labels = re.findall(r'td:nth-child\((\d+)\)::before { content: "(.*?)"; }', index)
     assert [text.replace("\\A ", " ").strip() for _, text in labels] == [
         heads[int(k) - 1].replace("<br>", " ").strip() for k, _ in labels
     ]
-    assert len(labels) == len(heads) - 3, "every number of a card says what it is"
+    assert len(labels) == len(heads) - 3 - 3, (
+        "every number of a card says what it is; the script labels those at any radius"
+    )
 
 
 def test_a_rank_says_with_which_rows_it_is_tied_and_by_which_test(tmp_path) -> None:
@@ -81,8 +100,8 @@ def test_a_rank_says_with_which_rows_it_is_tied_and_by_which_test(tmp_path) -> N
     assert tip(index, "B-v") == "McNemar's exact test over the images does not tell it from A-v."
     assert tip(index, "D-v") == ""
     assert "button" not in board_row(index, "D-v").partition("</td>")[0], "nothing to be said of a rank that is settled"
-    assert "<small>rank 1</small>" in board_row(index, "B-v"), "by L2 0.5 it is the first"
-    assert "<small>rank 2–3</small>" in board_row(index, "A-v")
+    found, place = numbers(index), TRACK_NAMES.index("robust L2 0.5")
+    assert [own[place] for own in found["ranks"]] == ["2-3", "1", "2-3", "4"], "by L2 0.5 B is the first"
 
 
 def test_of_many_tied_rows_the_nearest_are_named_and_the_rest_counted(tmp_path) -> None:
@@ -97,7 +116,8 @@ def test_of_many_tied_rows_the_nearest_are_named_and_the_rest_counted(tmp_path) 
 def test_without_script_the_board_is_whole_and_sorted_and_what_needs_one_is_hidden(tmp_path) -> None:
     index = page(tmp_path, [record("B", 40, 10), record("A", 70, 30)])
     assert re.findall(r'<tr data-row="(.*?)">', index) == ["A-v", "B-v"]
-    plain = re.sub(r'<span class="scripted" hidden>.*?</span>', "", index, flags=re.S)
+    scripted = r'<(span|fieldset|details|p) class="[a-z ]+" hidden>.*?</\1>'
+    plain = re.sub(scripted, "", index, flags=re.S)
     assert re.findall(r"<(?:input|select)[^>]*>", plain) == ['<input type="checkbox" id="all">']
     assert not re.search(r"\son[a-z]+=", index)
 
@@ -120,13 +140,14 @@ def test_hostile_text_is_data(tmp_path) -> None:
 def test_the_script_sorts_by_exact_counts_and_chooses_by_norms_and_tiers_that_are_there(tmp_path) -> None:
     index = page(tmp_path, [record("A", 70, 30, certified=20, smoothed=50), record("B", 40, 10)])
     found = numbers(index)
-    assert found["names"][:4] == ["clean", "robust Linf 0.15", "certified L2 0.25", "robust L2 0.5"]
+    assert found["names"] == TRACK_NAMES
     assert found["rows"] == [
-        [97, 70, None, 30, 0, 20, None, 50, None, None, 1234, 5678],
-        [97, 40, None, 10, 0, *[None] * 5, 1234, 5678],
+        [97, 70, 30, 0, 20, None, None, 50, None, None, 1234, 5678],
+        [97, 40, 10, 0, *[None] * 6, 1234, 5678],
     ]
     assert re.findall(r"<option>(.*?)</option>", index) == [
-        "A", "B", "attacked in L2", "attacked in Linf", "certified in L2", "smoothed in L2", "rebuilt",
+        "A", "B", "certified in L2", "robust in L2", "robust in Linf", "smoothed in L2", "other", "without attacks", "none",
+        "rebuilt",
     ]  # fmt: skip
     assert '<span class="badge">L2 certificate</span>' in board_row(index, "A-v")
     assert "certificate" not in board_row(index, "B-v")
@@ -169,7 +190,7 @@ def test_the_charts_hold_the_boards_numbers_and_name_the_fronts(tmp_path) -> Non
         ]  # fmt: skip
         assert [line["front"] for line in read] == ["attacked", "attacked", ""]
     assert charts[0].words == (
-        "3 models. Pareto front for AutoAttack Linf 0.15: Best (70.0, clean 97.0); Equal (70.0, clean 97.0). Pareto front for "
+        "3 models. Pareto front for robust Linf 0.15: Best (70.0, clean 97.0); Equal (70.0, clean 97.0). Pareto front for "
         "certified L2 0.25: none."
     )
     assert "5,678 FLOPs" in charts[1].words
@@ -183,11 +204,20 @@ def test_no_file_of_the_board_changes_by_itself(tmp_path) -> None:
     assert {path.name for path in (tmp_path / "first").iterdir()} == {"index.html", "accuracies.csv", "cost.csv"}
 
 
-@pytest.mark.parametrize(
-    ("count", "said"), [(0, "0"), (999, "999"), (1234, "1.23k"), (26538, "26.5k"), (86_567_656, "86.6M")]
-)
-def test_large_counts_are_short(count, said) -> None:
-    assert short(count) == said
+def test_large_counts_are_short() -> None:
+    counts = {0: "0", 999: "999", 1234: "1.23k", 26538: "26.5k", 86_567_656: "86.6M"}
+    assert {count: short(count) for count in counts} == counts
+
+
+def test_an_architecture_is_read_from_the_settings_of_the_model() -> None:
+    models = {
+        "XCiT": {"architecture": "xcit", "heads": 4}, "CNN": {"network": "4c3f"}, "ViT": {"mixer": "attention", "heads": 4},
+        "convolution as mixer": {"mixer": "convolution"}, "other": {},
+    }  # fmt: skip
+    made = record("A", 70, 30)
+    for family, model in models.items():
+        settings = made.settings.model_copy(update={"model": model})
+        assert boards.architecture(made.model_copy(update={"settings": settings})) == family
 
 
 def test_a_track_without_attacks_draws_what_is_certified(tmp_path) -> None:
@@ -195,4 +225,4 @@ def test_a_track_without_attacks_draws_what_is_certified(tmp_path) -> None:
     charts = overview(rank([record("A", 70, 30, certified=20), record("B", 40, 10)], track), track)
     assert charts[0].lines[0][charts[0].heads.index("attacked")] is None
     assert "Pareto front for certified L2 0.25" in charts[0].words
-    assert "AutoAttack" not in charts[0].words + str(charts[0].spec)
+    assert "robust" not in charts[0].words + str(charts[0].spec)

@@ -86,12 +86,32 @@ def test_two_chosen_rows_agree_and_differ_on_the_right_images(page) -> None:
         links = page.find_elements("css selector", f'.apart[data-right="{row}"] a')
         images = [i for i in range(N) if VERDICTS[wins][i] == "1" and VERDICTS[losses][i] == "0"]
         assert [link.text for link in links] == [str(i) for i in images]
-        assert links[0].get_attribute("href").endswith(f"/models/{row}/index.html#show")
+        assert links[0].get_attribute("href").endswith(f"#B-v,C-v&image={images[0]}")
     numbers = {line[0]: line[1:] for line in cells(page, "headline numbers")}
     assert [cell.split("\n")[0] for cell in numbers[ROBUST]] == [
         f"{100 * VERDICTS[name].count('1') / N:.1f}" for name in "BC"
     ]
     assert "Not settled" in page.find_element("id", "settled").text
+
+
+def test_any_image_opens_clean_and_attacked_of_every_model(page, site: Path) -> None:
+    page.get(f"file://{site}/compare/index.html#A-v,B-v&image=57")
+    wait(page, "2 models compared")
+    until(page, lambda: page.find_element("id", "image").text == "Image 57")
+    words = {"1": "right", "0": "wrong"}
+    lines = {line[0]: line[1:] for line in cells(page, "image 57, number by number")}
+    assert lines[ROBUST] == [words[VERDICTS[name][57]] for name in "AB"]
+    assert lines["certified to, l2"] == ["0.2000", "0.2000"]
+    assert lines["broken from, l2"] == ["never broken" if VERDICTS[name][57] == "1" else "0.4000" for name in "AB"]
+    tiles = page.find_elements("css selector", ".opened .picture")
+    assert [Path(tile.value_of_css_property("background-image").strip('url(")')).parts[-2:] for tile in tiles] == [
+        ("compare", "images.png")
+    ]
+    box = page.find_element("id", "which")
+    page.execute_script("arguments[0].value = 999; arguments[0].dispatchEvent(new Event('change'))", box)
+    until(page, lambda: page.find_element("id", "image").text == f"Image {N - 1}")
+    assert page.execute_script("return location.hash") == f"#A-v,B-v&image={N - 1}"
+    assert page.execute_script("return document.documentElement.scrollHeight") < 4000
 
 
 def test_the_fragment_holds_rows_and_number(page, site: Path) -> None:

@@ -95,7 +95,9 @@ def test_few_images_are_drawn_step_by_step_and_many_say_how_far_off_they_are() -
 def test_steps_are_drawn_to_the_side_that_the_bound_allows() -> None:
     layers = sandwich(random_radii(40, 1), MARKED).spec["layer"]
     kinds = {
-        layer["encoding"]["y"]["field"]: layer["mark"]["interpolate"] for layer in layers if "y" in layer["encoding"]
+        layer["encoding"]["y"]["field"]: layer["mark"]["interpolate"]
+        for layer in layers
+        if "y" in layer["encoding"] and layer["mark"]["type"] != "point"
     }
     assert kinds == {"attacked": "step-after", "certified": "step-before", "smoothed": "step-before"}
     (area,) = (layer for layer in layers if layer["mark"]["type"] == "area")
@@ -105,12 +107,13 @@ def test_steps_are_drawn_to_the_side_that_the_bound_allows() -> None:
 
 def test_a_row_without_certificate_has_the_attacked_curve_alone() -> None:
     found = ImageRadii(np.array([True, True, False]), np.array([0.2, np.inf, 0.1]))
-    chart = sandwich(found, [0.1, 0.3])
-    assert list(chart.heads) == ["radius", "attacked"]
+    chart = sandwich(found, [0.1, 0.3], [0.3])
+    assert [line[2] for line in chart.lines] == [False, False, False, True], "where an attack was run"
+    assert list(chart.heads) == ["radius", "attacked", "attack"]
     assert [line[1] for line in chart.lines] == pytest.approx([200 / 3, 200 / 3, 100 / 3, 100 / 3])
     assert [line[0] for line in chart.lines] == [0.0, 0.1, 0.2, 0.3]
     fields = [layer["encoding"]["y"]["field"] for layer in chart.spec["layer"] if "y" in layer["encoding"]]
-    assert fields == ["attacked"]
+    assert fields == ["attacked", "attacked"], "a line, and dots on it"
     assert chart.spec["layer"][0]["encoding"]["color"]["legend"]["values"] == [
         "attacked: right, and not known to be broken"
     ]

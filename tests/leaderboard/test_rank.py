@@ -35,7 +35,7 @@ def test_columns_stand_in_groups() -> None:
     found = [(head.title, head.columns) for head in heads(columns(tracks.load("digits")))]
     assert found == [
         ("clean", [""]),
-        ("AutoAttack", ["Linf 0.15", "L2 0.5", "L2 1"]),
+        ("robust", ["Linf 0.15", "L2 0.5", "L2 1"]),
         ("certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
         ("smoothed version, certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
     ]

@@ -62,18 +62,19 @@ def site(tmp_path_factory):
     return folder / "site"
 
 
-def test_the_board_shows_mean_and_range_beside_the_interval_and_says_what_is_one_draw(site) -> None:
+def test_the_board_marks_seeds_under_the_interval_and_says_what_is_one_draw(site) -> None:
     index = (site / "index.html").read_text()
     with_seeds, one_draw = board_row(index, "A-v"), board_row(index, "B-v")
-    assert re.search(
-        r'<b>70\.0</b><small>60\.0–80\.0</small><small class="seeds" title="70\.0, 60\.0, 80\.0">seeds 70\.0<br>',
-        with_seeds,
-    )
-    assert with_seeds.count("seeds 20.0<br>10.0–30.0</small>") == 1, "certified at 0.1"
+    assert re.findall(r'<u style="--x:([0-9.]+)%">', with_seeds.partition("<b>70.0</b>")[2])[:3] == [
+        "70.0",
+        "60.0",
+        "80.0",
+    ]
+    assert with_seeds.count("<small>60.0–80.0</small>") == 1, "one interval a number"
     assert "<small>3 seeds</small>" in with_seeds
     assert "one draw</small>" not in with_seeds
     assert "one draw</small>" in one_draw
-    assert 'class="seeds"' not in one_draw
+    assert "<u " not in one_draw
     assert index.count("<dt>seeds</dt>") == 1
     assert "<em>One draw</em>" in index
 
@@ -85,7 +86,7 @@ def test_the_study_stands_on_its_own_rows_page_alone(site) -> None:
     assert f"{last}aaaaaaaaaaaa</code> (2026-07-01), cell &lt;all&gt;, seed 0." in pages[0]
     assert f"<small>{last}bbbbbbbbbbbb</code> (2026-07-02).</small>" in pages[1]
     assert [page.count(last) for page in pages] == [1, 1]
-    assert 'class="seeds"' in pages[0]
+    assert "3 seeds: 70.0, 60.0, 80.0 (mean 70.0)" in pages[0]
     assert 'id="study-' in pages[0]
     assert 'id="study-' not in pages[1]
 

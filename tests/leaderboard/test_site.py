@@ -15,12 +15,13 @@ import pytest
 import site_rows
 from tiny_record import proportion, record
 
-from benchmark.records.per_image import PerImage
+from benchmark.records.per_image import PerImage, contradictions
 from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.specs import tracks
 from leaderboard import build, changes, formats, front
 from leaderboard.changes import commit_here
+from leaderboard.charts.sandwich import counts_over_radii
 from leaderboard.image_radii import published_radii
 from leaderboard.pages import row_files
 from leaderboard.pages.board_data import Board
@@ -148,6 +149,18 @@ def test_what_git_keeps_of_a_row_says_within_which_ball_an_image_was_lost() -> N
     assert (found.certified > 0).sum() == 20
     assert found.smoothed is None
     assert not found.contradicted.any()
+    near = kept_images().model_copy(update={"broken": (0.3, *[None] * 99)})
+    assert set(published_radii(near, made, pixels=64).broken[:30]) == {0.3, 1.0}, (
+        "a known distance is nearer than its ball"
+    )
+    assert PerImage.model_validate_json(near.model_dump_json()) == near
+    assert "broken" not in kept_images().model_dump_json(), "files without distances stay as they are"
+    assert contradictions(made, near.model_copy(update={"broken": (0.3,)}))[-1] == "1 distances of 100 attacked images"
+    assert found.evaluated == 100
+    assert counts_over_radii(found, [0, 0.1, 0.5, 1]) == {
+        "robust": [100, 97, 97, 30, 0],
+        "certified": [100, 20, 20, 0, 0],
+    }
     linf = published_radii(kept_images(), made.model_copy(update={"robust": made.robust[:1]}), pixels=64)
     assert set(linf.broken[40:]) == {0.15 * 8}, "a loss in a Linf ball counts in the l2 ball around it"
     assert np.isinf(linf.broken[:40]).all()
@@ -162,7 +175,7 @@ def test_real_images_stand_first(project) -> None:
     front.render(Path("site"), "")
     page = Path("site/index.html").read_text()
     assert page.index("cifar10_jpeg/index.html") < page.index("digits/index.html")
-    assert "Best under AutoAttack, Linf 2/255" in page
+    assert "Most robust, Linf 2/255" in page
 
 
 def test_the_site_map_names_every_page_of_an_address(project) -> None:
@@ -190,7 +203,15 @@ def test_the_feed_is_the_history_of_published_records(project) -> None:
     git("add", "results")
     git("commit", "-m", "A study, which is no row")
     (found,) = changes.changes(project / "results")
-    assert found.rows == (("digits", "A-v"),)
+    (row,) = found.rows
+    assert (row.track, row.row, row.before, row.reason) == ("digits", "A-v", None, "")
+    assert row.after == {
+        "clean": 0.97,
+        "robust Linf 0.15": 0.4,
+        "robust L2 0.5": 0.3,
+        "robust L2 1": 0,
+        "certified L2 0.1": 0.2,
+    }
     assert changes.last_change([found], "digits") == found.time[:10]
     assert changes.last_change([found], "sst2") == ""
     feed = ET.fromstring(changes.feed([found], "https://example.org/"))
@@ -198,8 +219,32 @@ def test_the_feed_is_the_history_of_published_records(project) -> None:
     (entry,) = feed.findall(names["entry"])
     assert entry.findtext(names["title"]) == "digits: A-v"
     assert entry.findtext(names["updated"]) == found.time == feed.findtext(names["updated"])
-    assert entry.find(names["link"]).attrib["href"] == "https://example.org/digits/index.html"
+    assert entry.find(names["link"]).attrib["href"] == f"https://example.org/changes.html#{found.commit[:12]}"
     assert all(feed.findtext(names[name]) for name in ("id", "title", "updated"))
+
+
+def test_what_changed_stands_with_numbers_before_and_after_and_the_reason(project) -> None:
+    git("init")
+    (project / "results/digits/Old-v.json").write_text("no JSON")
+    git("add", "results")
+    git("commit", "-m", "First")
+    publish("digits", record("A", 50, 30, certified=20).model_copy(update={"reason": "Other <seeds>."}))
+    (project / "results/digits/Old-v.json").unlink()
+    git("add", "results")
+    git("commit", "-m", "Second & last")
+    last, first = changes.changes(project / "results")
+    changed, gone = last.rows
+    assert changed.moved == [("robust Linf 0.15", 0.4, 0.5)]
+    assert (gone.row, gone.after, [row.row for row in first.rows]) == ("Old-v", None, ["A-v", "Old-v"])
+    front.render(Path("site"), "")
+    page = " ".join(Path("site/changes.html").read_text().split())
+    for words in (
+        '<th scope="row">robust Linf 0.15</th><td class="number">40.0%</td><td class="number">50.0%</td>', "Other &lt;seeds&gt;.",
+        "Second &amp; last", "Old-v (Handwritten digits, 8x8): removed.", '<a href="digits/models/A-v/index.html">A-v</a>',
+        f"<h2 id=\"m{last.month}\">",
+    ):  # fmt: skip
+        assert words in page
+    site_rows.Page(Path("site/changes.html"))
 
 
 def board(work: Path, count: int) -> Board:
