@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmark.records.brought import Brought
+from benchmark.records.distances import broken_distances
 from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
 
 ROUNDING = 1e-12  # as evidence.py counts: an image broken at the radius itself is broken within it
-PROBES = ("probed L2 ", "pictured L2 ")  # columns of images broken within a ball, whose distances are not kept
 
 
 @dataclass(frozen=True)
@@ -78,30 +78,17 @@ def held(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
 
 def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRadii:
     """From a row's evidence.parquet, with what others brought counted; a certificate that they contradict is none."""
-    names, n = evidence.column_names, _attacked(evidence)
+    names = evidence.column_names
 
     def column(name: str) -> np.ndarray:
         return np.asarray(evidence[name].to_numpy())
 
-    def attacked(name: str) -> np.ndarray:
-        return np.asarray(evidence[name].slice(0, n).to_numpy())
-
-    broken = np.full(n, np.inf)
-    for name in names:
-        attack, _, kind = name.rpartition(":")
-        if kind == "success" and f"{attack}:l2" in names:
-            distance = np.where(attacked(name), attacked(f"{attack}:l2"), np.inf)
-        elif name.startswith(PROBES):
-            distance = np.where(attacked(name), float(name.rpartition(" ")[2]), np.inf)
-        else:
-            continue
-        np.minimum(broken, distance, out=broken)
     certified = column("certified_l2") if "certified_l2" in names else None
     smoothed = None
     if "smoothed_l2" in names:
         sure = column("smoothed_prediction") == column("label")
         smoothed = np.where(sure, column("smoothed_l2"), -1.0)
-    return _image_radii(column("clean_margin") > 0, broken, certified, smoothed, brought)
+    return _image_radii(column("clean_margin") > 0, broken_distances(evidence), certified, smoothed, brought)
 
 
 def published_radii(images: PerImage, record: Record, pixels: int, brought: Sequence[Brought] = ()) -> ImageRadii:
@@ -145,9 +132,3 @@ def _image_radii(
 def _digits(digits: str) -> np.ndarray:
     """Return (n,) bool: where a digit is 1."""
     return np.frombuffer(digits.encode(), np.uint8) == ord("1")
-
-
-def _attacked(evidence: pa.Table) -> int:
-    """Return how many images are attacked; all where nothing attacks."""
-    attacks = [name for name in evidence.column_names if name.endswith(":success")]
-    return min((evidence.num_rows - evidence[name].null_count for name in attacks), default=evidence.num_rows)

@@ -101,14 +101,29 @@ def _write(track: str, rows: Mapping[str, Built]) -> list[Path]:
     folder, machines, written = PUBLISHED / track, baselines.machines(track), []
     for row, made in rows.items():
         assert made.images is not None  # checked by who publishes
+        images = made.images.model_copy(update={"broken": _distances(track, row, made.record.sha256["evidence"])})
         _write_weights(track, row, made.record.sha256["weights"])
-        for path, content in ((folder / f"{row}.json", made.record), (folder / "images" / f"{row}.json", made.images)):
+        for path, content in ((folder / f"{row}.json", made.record), (folder / "images" / f"{row}.json", images)):
             files.write(path, to_json(content))
             written.append(path)
         machines[row] = dict(made.machine or {})
     files.write_json(folder / "machine.json", machines)
     files.write_json(folder / "track.json", baselines.rules(track))
     return written
+
+
+def _distances(track: str, row: str, sha256: str) -> tuple[float | None, ...]:
+    """Return the l2 distances at which attacks broke a row's images, for `PerImage.broken`; empty without its evidence."""
+    path = WORK / track / row / "record/evidence.parquet"
+    if not path.exists():
+        return ()
+    if files.sha256_file(path) != sha256:
+        raise BenchmarkError(f"{path} is not the evidence of the Record; run `rvb repro {row} --track {track}`")
+    import pyarrow.parquet as pq
+
+    from benchmark.records.distances import published_distances
+
+    return published_distances(pq.read_table(path, use_threads=False))
 
 
 def _write_weights(track: str, row: str, sha256: str) -> None:

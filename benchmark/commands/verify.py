@@ -20,7 +20,9 @@ from benchmark.commands import baselines
 from benchmark.commands.terminal import JsonOption, console, row_names, track_names
 from benchmark.records import brought
 from benchmark.records.brought import Brought, Lowered
+from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
+from benchmark.records.regression import Built
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.paths import PUBLISHED
@@ -154,7 +156,7 @@ def targets(track: str, row: str) -> list[Target]:
     from benchmark.evaluation.replay.verify import Target
 
     built, published = baselines.built_row(track, row), baselines.published_row(track, row)
-    if built and published and (_numbers(built.record), built.images) == (_numbers(published.record), published.images):
+    if built and published and _numbers(built) == _numbers(published):
         return [Target(published, "built and published")]
     if not built and not published:
         unknown = isinstance(_present(track, row), BenchmarkError)
@@ -166,10 +168,11 @@ def targets(track: str, row: str) -> list[Target]:
     ]
 
 
-def _numbers(record: Record) -> Record:
-    """Return a Record without the digests of its code and the reason of its publication."""
-    kept = {name: digest for name, digest in record.sha256.items() if not name.startswith("code ")}
-    return record.model_copy(update={"sha256": kept, "reason": ""})
+def _numbers(row: Built) -> tuple[Record, PerImage | None]:
+    """Return what a published row and the same row built here share: no digests of code, no reason, no distances."""
+    kept = {name: digest for name, digest in row.record.sha256.items() if not name.startswith("code ")}
+    record = row.record.model_copy(update={"sha256": kept, "reason": ""})
+    return record, row.images and row.images.model_copy(update={"broken": ()})
 
 
 def _present(track: str, row: str, sha256: str = "") -> Row | BenchmarkError:

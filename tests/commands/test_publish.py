@@ -7,15 +7,18 @@ import re
 from pathlib import Path
 
 import command
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import regression_record
 from tiny_linear_row import METHOD, SUBMISSION, TRACK
 from tiny_project import ROOT
 from typer.testing import Result
 
-from benchmark.commands import regress
+from benchmark.commands import regress, verify
 from benchmark.records import reproduced
-from benchmark.runtime import git
+from benchmark.records.per_image import PerImage
+from benchmark.runtime import files, git
 from benchmark.specs.base import to_json
 
 ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
@@ -112,6 +115,34 @@ def test_nothing_is_published_where_a_row_is_missing_or_options_do_not_fit() -> 
     assert "leave out the row and --study" in error("publish", ROWS[0], "--all")
     assert "did you mean 'tiny'" in command.error("publish", "--all", "--track", "tinny")
     assert not PUBLISHED.exists()
+
+
+def test_distances_of_the_evidence_are_published_and_nobody_misses_them_in_older_files(published) -> None:
+    older, kept = PUBLISHED / "images" / f"{ROWS[0]}.json", record_file(ROWS[0]).with_name("per_image.json")
+    attack = "autoattack-Linf-0.15"
+    lost = [image >= 42 for image in range(100)]
+    table = pa.table(
+        {
+            f"{attack}:success": lost,
+            f"{attack}:l2": [0.25] * 100,
+            "probed L2 0.125": [image == 99 for image in range(100)],
+        }
+    )
+    evidence = record_file(ROWS[0]).with_name("evidence.parquet")
+    pq.write_table(table, evidence)
+    assert f"{evidence} is not the evidence of the Record; run `rvb repro" in error("publish", ROWS[0])
+    put(ROWS[0], "sha256", "evidence", to=files.sha256_file(evidence))
+    before, built = older.read_bytes(), kept.read_bytes()
+    assert rvb("publish", ROWS[0], "--reason", "new evidence").exit_code == 0
+    images = PerImage.model_validate_json(older.read_text())
+    assert images.broken == (*[None] * 42, *[0.25] * 57, 0.125)
+    assert images.model_copy(update={"broken": ()}) == PerImage.model_validate_json(built)
+    assert kept.read_bytes() == built, "the step's output stays"
+    for content in (before, older.read_bytes()):
+        older.write_bytes(content)
+        assert rvb("regress").exit_code == 0
+        assert rvb("publish", ROWS[0]).exit_code == 0, "no number moves"
+        assert len(verify.targets("tiny", ROWS[0])) == 1, "built and published are the same"
 
 
 def test_one_row_keeps_the_machines_of_the_others(published) -> None:

@@ -13,6 +13,7 @@ from benchmark.evaluation import evidence as counting
 from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, attack_ids, column, proportion
 from benchmark.evaluation.replay.findings import Findings
 from benchmark.records.beside import WithoutAttention
+from benchmark.records.distances import published_distances
 from benchmark.records.per_image import PerImage, contradictions, shares
 from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
@@ -143,6 +144,8 @@ def recount(record: Record, images: PerImage | None, evidence: pa.Table, track: 
         by_image = counting.per_image(evidence, again)
         _compare_images("of an image", images.scores, by_image.scores, findings)
         _compare_images("radius", images.radii, by_image.radii, findings)
+        if images.broken:  # publishing adds them
+            _compare_images("distance", {"broken": images.broken}, {"broken": published_distances(evidence)}, findings)
 
 
 def _compare_images(

@@ -125,6 +125,17 @@ def test_a_published_record_that_is_not_the_built_one_is_verified_by_itself() ->
     assert any(one.startswith(f"weights: {WEIGHTS} is of another build (sha256 ") for one in words)
 
 
+def test_published_distances_are_those_of_the_evidence() -> None:
+    before = json.loads(BY_IMAGE.read_text())["broken"]
+    lost = next(image for image, distance in enumerate(before) if distance)
+    change_json(BY_IMAGE, lambda images: images["broken"].__setitem__(lost, 0.75 * before[lost]))
+    (line,) = found()["lines"]
+    assert line.startswith(f"image {lost}: broken distance: ")
+    change_json(BY_IMAGE, lambda images: images.pop("broken"))
+    content = found()
+    assert (content["of"], content["lines"]) == ("built and published", []), "files without distances stay valid"
+
+
 def test_elsewhere_margins_may_stray_but_turn_no_verdict() -> None:
     """In other arithmetic a margin has a tolerance; where it lies within that of 0, the verdict is left open."""
     edit_records(lambda record: record["environment"].update(torch="1.0"))
