@@ -122,13 +122,12 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     kinds.forEach((kind, n) => {
       const cell = row.cells[anywhere + n];
       const numbers = share(id, anywhere + n);
-      cell.className = numbers ? "" : "none";
       cell.dataset.of = `${kind}\nL2 ${far.textContent}`;
       if (!numbers) { cell.textContent = "–"; return; }
       const [value, low, high] = numbers;
       const [b, small, bar] = ["b", "small", "i"].map((name) => document.createElement(name));
       [b.textContent, small.textContent] = [value, `${low}–${high}`];
-      bar.style.cssText = `--l:${low}%;--v:${value}%;--h:${high}%`;
+      bar.style.cssText = `--l:${low};--v:${value};--h:${high}`;
       cell.replaceChildren(b, small, bar);
     });
   }

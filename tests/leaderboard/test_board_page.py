@@ -154,7 +154,7 @@ def test_the_script_sorts_by_exact_counts_and_chooses_by_norms_and_tiers_that_ar
 
 
 def test_a_row_takes_few_bytes(tmp_path) -> None:
-    """1,000 rows with names of usual length, in 2 MB."""
+    """1,000 rows with names of usual length, in 2,000,000 bytes with the script's own numbers of 10,000 images."""
 
     def size(count: int) -> int:
         made = [
@@ -163,7 +163,7 @@ def test_a_row_takes_few_bytes(tmp_path) -> None:
         ]
         return len(page(tmp_path, made).encode())
 
-    assert (size(120) - size(20)) / 100 < 1950
+    assert (size(120) - size(20)) / 100 < 1800
 
 
 points = st.lists(st.tuples(st.none() | st.integers(0, 5), st.none() | st.integers(0, 5)), max_size=12)
