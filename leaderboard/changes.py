@@ -47,6 +47,15 @@ class Change:
     rows: tuple[RowChange, ...]
 
     @property
+    def unmoved(self) -> dict[str, list[RowChange]]:
+        """By track the rows published anew whose headline numbers are as before."""
+        unmoved: dict[str, list[RowChange]] = {}
+        for row in self.rows:
+            if row.before is not None and row.after is not None and not row.moved:
+                unmoved.setdefault(row.track, []).append(row)
+        return unmoved
+
+    @property
     def month(self) -> str:
         return self.time[:7]
 

@@ -81,7 +81,7 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     documentation = (DOCS / "index.html").exists()
     tracks = [read_track(path.stem) for path in sorted(Path("benchmark/tracks").glob("*.yaml"))]
     about = About(version("robust-vit-bench"), *commit_here(), repository, documentation, _real(tracks))
-    written, cards, pages, charts = 0, [], ["index.html"], list[vega.Chart]()
+    written, cards, pages, charts, charted = 0, [], ["index.html"], list[vega.Chart](), ""
     for track in tracks:
         board = _board(track, about)
         owners = {row.record.submission for row in board.rows} | {study.result.submission for study in board.studies}
@@ -93,7 +93,8 @@ def render(folder: Path, address: str, repository: str = "") -> int:
             write_times(folder / track.name, board.folder, list(board.rows), board.published)
             written += site.written
             pages += [f"{track.name}/{page}" for page in site.pages]
-            charts = charts or overview(board.rows, track)
+            if not charts:
+                charts, charted = overview(board.rows, track), f"robust-vit-bench: {track.title}"
         else:
             shutil.rmtree(folder / track.name, ignore_errors=True)
     # real images first: those of most pixels
@@ -122,7 +123,7 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     if address:
         shared.write("sitemap.xml", _sitemap(pages, address))
     if address and charts:
-        shared.write("og.png", vega.picture(charts[0]))
+        shared.write("og.png", vega.picture(charts[0], charted))
     for place in () if address else ("sitemap.xml", "og.png"):  # of a time when it had an address
         (folder / place).unlink(missing_ok=True)
     return written + shared.written

@@ -75,7 +75,7 @@ def _alike(one: tuple[str, str, float], other: tuple[str, str, float] | None) ->
 def _not_comparable(row: Row, claim: Claim) -> str:
     record = row.record
     if claim.track != record.track:
-        return f"not comparable: claimed on {claim.track}; this row is trained and judged on {record.track}"
+        return f"not comparable: claimed on {claim.track}; this row is trained and evaluated on {record.track}"
     if claim.metric.lower().startswith("certified") and not record.certified:
         return "not comparable: this row certifies nothing here"
     return "not comparable: the track measures no number of this name and radius"
@@ -87,7 +87,7 @@ def _reason(row: Row, claim: Claim, measured: Proportion, spread: Spread | None)
         return "no difference is shown: the interval holds the claim"
     if spread is not None and spread.low <= claim.value <= spread.high:
         return f"the claim lies within the range of {len(spread.values)} trainings here"
-    judged = f"judged on {measured.n:,} images; the interval speaks of other images, not of another training"
+    judged = f"evaluated on {measured.n:,} images; the interval speaks of other images, not of another training"
     if record.trust == "rebuilt":
         return f"trained again here, by the settings below, with one seed, and {judged}"
     return f"weights from elsewhere, attacked anew, and {judged}"

@@ -16,6 +16,7 @@ from leaderboard.rank import TITLES, Row, ball, columns, headline_columns
 FEW, LABELLED = 40, 16  # rows: with more, intervals hide the points, and names each other
 NAMED = 8  # rows of a front that the words name
 LONGEST = 60  # characters of a title in a chart
+LABEL = 150  # pixels of a title beside its point
 ON_FRONT = "indexof(datum.front, datum.series) >= 0"
 SERIES = ("attacked", "certified")
 HEADS = ("row", "model", "clean", *SERIES)
@@ -165,15 +166,21 @@ def _intervals(base: alt.Chart, x: alt.X, colour: alt.Color, when: Any) -> alt.C
 
 
 def _labels(base: alt.Chart, across: str, x: alt.X, y: alt.Y, when: Any) -> list[alt.Chart]:
-    """The names of the models on a front, each towards the middle of the chart."""
-    ends = base.transform_joinaggregate(least=f"min({across})", greatest=f"max({across})")
-    ends = ends.transform_calculate(left=f"pow(datum.{across}, 2) <= datum.least * datum.greatest")
+    """The names of the models on a front, each towards the middle of the chart: of attacked ones above their points, of
+    certified ones beneath, but for those near the axis.
+    """
+    ends = base.transform_joinaggregate(least=f"min({across})", greatest=f"max({across})", top="max(accuracy)")
+    ends = ends.transform_calculate(
+        left=f"pow(datum.{across}, 2) <= datum.least * datum.greatest",
+        beneath=f"datum.series == '{SERIES[1]}' && datum.accuracy > datum.top / 8",
+    )
     opacity = when.then(alt.value(1)).otherwise(alt.value(0.05))
     sides: list[tuple[str, Any, int]] = [("datum.left", "left", -4), ("!datum.left", "right", 4)]
     return [  # each layer has all points: Vega warns of one that is left without any
         ends.transform_filter(ON_FRONT)
-        .transform_calculate(name=f"{side} ? datum.model : ''")
-        .mark_text(align=align, dx=dx, dy=-10, limit=150)
+        .transform_calculate(name=f"{side} && {height} ? datum.model : ''")
+        .mark_text(align=align, dx=dx, dy=dy, limit=LABEL)
         .encode(x, y, text="name:N", opacity=opacity)
         for side, align, dx in sides
+        for height, dy in (("!datum.beneath", -10), ("datum.beneath", 14))
     ]

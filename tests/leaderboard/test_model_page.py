@@ -257,7 +257,7 @@ def test_claims_are_compared_cell_by_cell_and_only_where_both_are_of_one_thing()
     assert [one.difference and round(one.difference, 6) for one in found] == [0.02, -0.5, None, None, 0.0, None]
     assert found[0].why == "no difference is shown: the interval holds the claim"
     assert "trained again here" in found[1].why
-    assert found[2].why == "not comparable: claimed on cifar10; this row is trained and judged on digits"
+    assert found[2].why == "not comparable: claimed on cifar10; this row is trained and evaluated on digits"
     assert found[3].why.startswith("not comparable: ")
     assert "no number of this name and radius" in found[5].why
     (bare,) = rank([row(certified=False, claims=claims[4:5])], TRACK)
