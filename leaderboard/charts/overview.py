@@ -167,18 +167,22 @@ def _intervals(base: alt.Chart, x: alt.X, colour: alt.Color, when: Any) -> alt.C
 
 def _labels(base: alt.Chart, across: str, x: alt.X, y: alt.Y, when: Any) -> list[alt.Chart]:
     """The names of the models on a front, each towards the middle of the chart: of attacked ones above their points, of
-    certified ones beneath, but for those near the axis.
+    certified ones beneath, but for those near the axis. A name that would lie on the one before it on the front is left out.
     """
     ends = base.transform_joinaggregate(least=f"min({across})", greatest=f"max({across})", top="max(accuracy)")
     ends = ends.transform_calculate(
         left=f"pow(datum.{across}, 2) <= datum.least * datum.greatest",
         beneath=f"datum.series == '{SERIES[1]}' && datum.accuracy > datum.top / 8",
     )
+    named = ends.transform_filter(ON_FRONT).transform_window(
+        before="lag(accuracy)", beside=f"lag({across})", sort=[alt.SortField("accuracy", "descending")], groupby=["series"]
+    )
+    near = f"abs(log(datum.beside / datum.{across})) < 0.4 * log(datum.greatest / datum.least)"
+    named = named.transform_filter(f"!(isValid(datum.before) && datum.before - datum.accuracy < datum.top / 15 && {near})")
     opacity = when.then(alt.value(1)).otherwise(alt.value(0.05))
     sides: list[tuple[str, Any, int]] = [("datum.left", "left", -4), ("!datum.left", "right", 4)]
     return [  # each layer has all points: Vega warns of one that is left without any
-        ends.transform_filter(ON_FRONT)
-        .transform_calculate(name=f"{side} && {height} ? datum.model : ''")
+        named.transform_calculate(name=f"{side} && {height} ? datum.model : ''")
         .mark_text(align=align, dx=dx, dy=dy, limit=LABEL)
         .encode(x, y, text="name:N", opacity=opacity)
         for side, align, dx in sides

@@ -230,8 +230,8 @@ def overlay() -> dict[str, Any]:
     kinds = {"attacked": [1, 0], "certified": [7, 3], "smoothed version, certified": [2, 3]}
     base = alt.Chart(data()).encode(
         x=alt.X("radius:Q", title="l2 radius, pixels in [0, 1]").scale(nice=False).axis(tickCount=6, labelFlush=True),
-        y=alt.Y("accuracy:Q", title="accuracy, percent").scale(domain=[0, 100]),
-        color=alt.Color("row:N", title="model", sort=None).legend(
+        y=_height("accuracy"),
+        color=alt.Color("row:N", title="model", sort="ascending").legend(
             orient="bottom", columns=1, labelLimit=320, symbolOpacity=1
         ),
     )

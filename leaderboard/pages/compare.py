@@ -20,7 +20,7 @@ from benchmark.records.comparison import better, mcnemar
 from leaderboard.charts.sandwich import overlay, radii_of, shares
 from leaderboard.image_radii import ImageRadii
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row, ranking_name
+from leaderboard.rank import Row, ball, ranking_name
 from leaderboard.site import Site
 
 ALL_PAIRS = 20  # rows, up to which the page holds the tests of all pairs
@@ -56,6 +56,7 @@ def write_pages(site: Site, board: Board) -> None:
     known: dict[str, Any] = {
         "rows": [[row.record.row, row.record.title[:LONGEST], row.rank] for row in board.rows],
         "numbers": board.columns,
+        "labels": {name: ball(name) for name in board.columns},
         "paired": paired_names(board),
         "ranking": key,
         "radii": radii_of(board.track),

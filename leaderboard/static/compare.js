@@ -69,6 +69,9 @@
     });
   }
 
+  // A number's name as the board writes it.
+  const label = (name) => known.labels[name];
+
   function headlines(rows) {
     const cell = (row, name) => {
       const { numbers, seeds } = RVB.rows.get(row);
@@ -84,7 +87,7 @@
     const of = (row) => RVB.rows.get(row);
     const rank = (row) => (of(row).best === of(row).worst ? `${of(row).best}` : `${of(row).best}–${of(row).worst}`);
     const names = known.numbers.filter((name) => rows.some((row) => of(row).numbers[name]));
-    const lines = [["rank on the board", ...rows.map(rank)], ...names.map((name) => [name, ...rows.map((row) => cell(row, name))])];
+    const lines = [["rank on the board", ...rows.map(rank)], ...names.map((name) => [label(name), ...rows.map((row) => cell(row, name))])];
     lines.push(["trust", ...rows.map((row) => of(row).trust)], ...["parameters", "FLOPs"].map((name) => [name, ...rows.map((row) => of(row)[name.toLowerCase()].toLocaleString("en"))]));
     return [
       element("h2", {}, "Their numbers"),
@@ -113,8 +116,8 @@
       }
     }
     const sentences = [];
-    if (said[1].length) sentences.push(`Settled by ${known.ranking}: ${said[1].join("; ")}.`);
-    if (said[0].length) sentences.push(`Not settled: ${said[0].join("; ")}.`);
+    if (said[1].length) sentences.push(`Settled by ${label(known.ranking)}: ${said[1].join("; ")}.`);
+    if (said[0].length) sentences.push(`Not settled by ${label(known.ranking)}: ${said[0].join("; ")}.`);
     if (said[null].length) sentences.push(`Their ranks overlap: ${said[null].join("; ")}.`);
     return sentences.join(" ");
   }
@@ -151,25 +154,25 @@
     return images[number] ? RVB.bits(images[number], numbers[number][4]) : null; // of so many images
   }
 
-  function pairLine(first, second, label, number) {
+  function pairLine(first, second, words, number) {
     const [one, other] = [verdicts(first, number), verdicts(second, number)];
-    if (!one || !other) return [label, "–", "–", "–", "–", "–"];
+    if (!one || !other) return [words, "–", "–", "–", "–", "–"];
     const { both, first: wins, second: losses, neither } = RVB.agreement(one, other);
-    return [label, both, wins, losses, neither, chance(RVB.mcnemar(wins, losses))].map((cell) => (cell instanceof Node ? cell : `${cell}`));
+    return [words, both, wins, losses, neither, chance(RVB.mcnemar(wins, losses))].map((cell) => (cell instanceof Node ? cell : `${cell}`));
   }
 
   function agreements(rows, number) {
     const heads = (first, second) => ["both right", first, second, "neither", "p (McNemar, exact)"];
-    const choice = element("select", { id: "number", autocomplete: "off" }, ...known.paired.map((name) => element("option", {}, name)));
+    const choice = element("select", { id: "number", autocomplete: "off" }, ...known.paired.map((name) => element("option", { value: name }, label(name))));
     choice.value = number;
     choice.addEventListener("change", () => go(state().rows, choice.value));
     const shown = [element("h2", { id: "images" }, "Image by image"), element("p", {}, element("label", { for: "number" }, "Right in the sense of "), choice)];
     if (rows.length === 2) {
-      const lines = known.paired.filter((name) => rows.every((row) => verdicts(row, name))).map((name) => pairLine(...rows, name, name));
+      const lines = known.paired.filter((name) => rows.every((row) => verdicts(row, name))).map((name) => pairLine(...rows, label(name), name));
       shown.push(tableOf("agreement of the two", ["number", ...heads("only the first", "only the second")], lines, "agreement stacked"));
     } else {
       const lines = rows.flatMap((one, i) => rows.slice(i + 1).map((other) => pairLine(one, other, element("span", {}, link(one), " – ", link(other)), number)));
-      shown.push(tableOf("agreement of each pair", [`pair: ${number}`, ...heads("only the first", "only the second")], lines, "agreement stacked"));
+      shown.push(tableOf("agreement of each pair", [`pair: ${label(number)}`, ...heads("only the first", "only the second")], lines, "agreement stacked"));
     }
     shown.push(element("p", {}, element("small", {}, "p: if the two were equally good, so uneven a split of the images on which they differ would come up with this probability or less. It speaks of these networks on other images, not of other trainings, and of one pair alone.")));
     return [...shown, ...separating(rows, number)];
@@ -177,7 +180,7 @@
 
   function separating(rows, number) {
     const found = rows.map((row) => verdicts(row, number));
-    if (found.some((one) => !one)) return [element("p", {}, `Not every one of them has ${number} by image.`)];
+    if (found.some((one) => !one)) return [element("p", {}, `Not every one of them has ${label(number)} by image.`)];
     const groups = new Map();
     for (let i = 0; i < found[0].length; i++) {
       const right = rows.filter((_, k) => found[k][i]);
@@ -186,7 +189,7 @@
       if (!groups.has(key)) groups.set(key, { right, images: [] });
       groups.get(key).images.push(i);
     }
-    const shown = [element("h3", {}, `Images that tell them apart: ${number}`)];
+    const shown = [element("h3", {}, `Images that tell them apart: ${label(number)}`)];
     if (!groups.size) shown.push(element("p", {}, "None: they are right and wrong on the same images."));
     for (const { right, images } of [...groups.values()].sort((a, b) => b.images.length - a.images.length)) {
       const count = `${images.length} image${images.length === 1 ? "" : "s"}`;
@@ -222,7 +225,7 @@
     const at = (values) => (values && image < values.length ? values[image] : undefined);
     const far = (value) => (value === undefined ? "–" : value === null ? "never broken" : value.toFixed(4));
     const names = known.paired.filter((name) => rows.some((row) => word(row, name) !== "–"));
-    const lines = names.map((name) => [name, ...rows.map((row) => word(row, name))]);
+    const lines = names.map((name) => [label(name), ...rows.map((row) => word(row, name))]);
     lines.push(["certified to, l2", ...rows.map((row) => far(at(of(row).certified)))], ["broken from, l2", ...rows.map((row) => far(at(of(row).broken)))]);
     const clean = tile(known.sprite, "", image, 120);
     const attacked = rows.flatMap((row) => tile(of(row).sprite, `../models/${encodeURIComponent(row)}/`, image, 120).map((drawn) => element("figure", {}, drawn, element("figcaption", {}, `${of(row).sprite.name}, ${shortTitle(row)}`))));
