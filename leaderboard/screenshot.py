@@ -1,4 +1,4 @@
-"""README.md's picture of the digits board, by headless Chromium: `python -m leaderboard.screenshot [<site> [<picture>]]`."""
+"""README.md's picture of a board, by headless Chromium: `python -m leaderboard.screenshot [<site> [<picture>]]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image, ImageChops
 from benchmark.runtime import errors
 from benchmark.runtime.errors import BenchmarkError
 
-SITE = Path("work/digits/site")
+SITE = Path("work/site/cifar10_jpeg")
 PICTURE = Path("docs/images/board.png")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 1440, 3000  # CSS pixels; what is blank beneath the table is cut
 MARGIN = 24
 COLOURS = 256  # a palette keeps the picture small
 SECONDS = 120  # a browser that takes longer hangs
-HIDDEN = "details.key, footer, .tools, .pick"
+HIDDEN = "details.key, footer, .pick"
 
 
 def photograph(site: Path, picture: Path) -> None:
@@ -35,7 +35,7 @@ def photograph(site: Path, picture: Path) -> None:
         BenchmarkError: no site, no Chromium, or a Chromium that fails.
     """
     if not (site / "index.html").exists():
-        raise BenchmarkError(f"{site / 'index.html'} is missing; run `rvb repro` to build it")
+        raise BenchmarkError(f"{site / 'index.html'} is missing; run `rvb site` to build it")
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
         raise BenchmarkError("no Chromium found; install it (Debian: apt-get install chromium)")

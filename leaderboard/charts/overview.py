@@ -175,10 +175,15 @@ def _labels(base: alt.Chart, across: str, x: alt.X, y: alt.Y, when: Any) -> list
         beneath=f"datum.series == '{SERIES[1]}' && datum.accuracy > datum.top / 8",
     )
     named = ends.transform_filter(ON_FRONT).transform_window(
-        before="lag(accuracy)", beside=f"lag({across})", sort=[alt.SortField("accuracy", "descending")], groupby=["series"]
+        before="lag(accuracy)",
+        beside=f"lag({across})",
+        sort=[alt.SortField("accuracy", "descending")],
+        groupby=["series"],
     )
     near = f"abs(log(datum.beside / datum.{across})) < 0.4 * log(datum.greatest / datum.least)"
-    named = named.transform_filter(f"!(isValid(datum.before) && datum.before - datum.accuracy < datum.top / 15 && {near})")
+    named = named.transform_filter(
+        f"!(isValid(datum.before) && datum.before - datum.accuracy < datum.top / 15 && {near})"
+    )
     opacity = when.then(alt.value(1)).otherwise(alt.value(0.05))
     sides: list[tuple[str, Any, int]] = [("datum.left", "left", -4), ("!datum.left", "right", 4)]
     return [  # each layer has all points: Vega warns of one that is left without any

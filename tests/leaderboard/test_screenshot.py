@@ -46,7 +46,7 @@ def test_a_blank_page_is_no_picture(tmp_path) -> None:
 
 
 def test_what_is_missing_is_said_in_a_line(tmp_path, monkeypatch) -> None:
-    with pytest.raises(BenchmarkError, match=r"index.html is missing; run `rvb repro` to build it"):
+    with pytest.raises(BenchmarkError, match=r"index.html is missing; run `rvb site` to build it"):
         screenshot.photograph(tmp_path, tmp_path / "board.png")
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(BenchmarkError, match="no Chromium found; install it"):
