@@ -29,6 +29,7 @@ class ImageRadii:
         smoothed: (n,) float64, that of the smoothed version; -1 where it is wrong; None without one.
         proven: by "certified" and "smoothed", where the row has them, the radii of all `evaluated` images, attacked or not,
             that each gets right, in order.
+        distances: whether `broken` has the attacks' own distances; else the radii of the balls in which they broke images.
     """
 
     right: np.ndarray
@@ -37,6 +38,7 @@ class ImageRadii:
     smoothed: np.ndarray | None = None
     proven: Mapping[str, np.ndarray] = field(default_factory=dict)
     evaluated: int = 0
+    distances: bool = True
 
     @property
     def n(self) -> int:
@@ -109,7 +111,8 @@ def published_radii(images: PerImage, record: Record, pixels: int, brought: Sequ
     smoothed = None
     if "smoothed" in radii:
         smoothed = np.where(_digits(images.scores["smoothed clean"]), radii["smoothed"], -1.0)
-    return _image_radii(_digits(images.scores["clean"]), broken, radii.get("certified"), smoothed, brought)
+    found = _image_radii(_digits(images.scores["clean"]), broken, radii.get("certified"), smoothed, brought)
+    return replace(found, distances=bool(images.broken))
 
 
 def _image_radii(

@@ -50,7 +50,8 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, fo
         site.write(f"{place}/{name}", text)
     text = board.render(
         "model.html", "../../", row=row, headline=_headline(board), sandwich=charts["sandwich"], radii=charts["radii"],
-        settled=settled(found, radii), attacked=found.n, claims=compare(row, board.columns), studies=studies,
+        settled=settled(found, radii), attacked=found.n, distances=found.distances,
+        claims=compare(row, board.columns), studies=studies,
         verdict=verdict(record, row.brought, len(row.trainings.seeds) if row.trainings else 0),
         curves=reliability_charts(record), shown=pictures(source, evidence, record) if source else None,
         shown_radius=_shown_radius(board.track),

@@ -137,6 +137,16 @@ def test_a_row_that_is_published_alone_has_its_pages(project) -> None:
     assert PerImage.model_validate_json((home / "per_image.json").read_text()) == kept_images()
     assert {path.name for path in home.iterdir()} >= {"record.json", "images.js", "paper.bib"}
     assert not [*home.glob("evidence.*")]
+    assert "the radius of the ball in which an attack broke it" in page
+    publish(
+        "digits",
+        record("A", 40, 30, certified=20),
+        kept_images().model_copy(update={"broken": (*[None] * 40, *[0.4] * 60)}),
+    )
+    front.render(Path("site"), "")
+    page = (home / "index.html").read_text()
+    assert "counts by its l2 distance, whichever attack found it" in page
+    assert "Margins and adversarial images are not in git" in page
 
 
 def test_what_git_keeps_of_a_row_says_within_which_ball_an_image_was_lost() -> None:
