@@ -70,7 +70,7 @@ def numbers(record: Record) -> dict[str, Proportion]:
     """Return all shares of a Record by name."""
     every = shares(record)
     if copies := record.corrupted:
-        parts = [("severity", copies.severities), *((one.name, one.severities) for one in copies.corruptions)]
+        parts = [("severity", copies.severities), *((part.name, part.severities) for part in copies.corruptions)]
         for name, values in parts:
             every |= {f"corrupted {name} {s}": p for s, p in zip(copies.rules.severities, values, strict=True)}
     if record.attention:
