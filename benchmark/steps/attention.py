@@ -1,6 +1,7 @@
 """Step `attention`: one row's clean accuracy with uniform averaging in place of attention, and with nothing.
 
-Where layers report their patterns, also with the mean pattern over training images and with another image's.
+Where the layers of a network that was rebuilt from its description report their patterns, also with the mean pattern over
+training images and with another image's.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Attention(EvaluationStep):
         return {}
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
+        import numpy as np
         import pyarrow as pa
         import torch
 
@@ -43,8 +45,9 @@ class Attention(EvaluationStep):
             if predicted is None:
                 return Outcome(summary="no attention found in it")
             columns[name] = predicted
-        if patterns(subject.model, subject.images[:1]):
-            training = tensors(load_split(work.row.data, "train"))[0][:TRAINING_IMAGES].to(subject.device)
+        if work.row.described and patterns(subject.model, subject.images[:1]):
+            split = load_split(work.row.data, "train")
+            training = tensors(split.take(np.arange(min(TRAINING_IMAGES, len(split)))))[0].to(subject.device)
             means = mean_patterns(subject.model, training, subject.batch_size)
             for given, name in zip((means, None), PATTERN_COLUMNS.values(), strict=True):
                 columns[name] = predictions_with_patterns(given, subject.model, subject.images, subject.batch_size)
