@@ -11,8 +11,6 @@ from typing import Any
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
 
-TRAINING_IMAGES = 1000  # the first ones, of which patterns' means are
-
 
 class Attention(EvaluationStep):
     """A column for each replacement: the predictions of the changed network. Nothing for a network without attention."""
@@ -24,7 +22,6 @@ class Attention(EvaluationStep):
         return {}
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
-        import numpy as np
         import pyarrow as pa
         import torch
 
@@ -34,9 +31,8 @@ class Attention(EvaluationStep):
             predictions_with,
             predictions_with_patterns,
         )
-        from benchmark.data.images import load_split
-        from benchmark.data.tensors import tensors
-        from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, without_attention
+        from benchmark.data.tensors import training_images
+        from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, PATTERN_IMAGES, without_attention
 
         columns = {}
         for weights, name in ATTENTION_COLUMNS.items():
@@ -46,11 +42,13 @@ class Attention(EvaluationStep):
                 return Outcome(summary="no attention found in it")
             columns[name] = predicted
         if work.row.described and patterns(subject.model, subject.images[:1]):
-            split = load_split(work.row.data, "train")
-            training = tensors(split.take(np.arange(min(TRAINING_IMAGES, len(split)))))[0].to(subject.device)
-            means = mean_patterns(subject.model, training, subject.batch_size)
+            size = (
+                work.row.track.evaluation.batch_size
+            )  # on every device, since another image's patterns are of its batch
+            training = training_images(work.row.data, PATTERN_IMAGES).to(subject.device)
+            means = mean_patterns(subject.model, training, size)
             for given, name in zip((means, None), PATTERN_COLUMNS.values(), strict=True):
-                columns[name] = predictions_with_patterns(given, subject.model, subject.images, subject.batch_size)
+                columns[name] = predictions_with_patterns(given, subject.model, subject.images, size)
         seen = {**columns, "label": subject.labels, "clean_prediction": subject.clean.prediction}
         result = without_attention(pa.table({name: values.cpu().numpy() for name, values in seen.items()}))
         return Outcome(
