@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.attacks.prediction import checked, logits
 from benchmark.layers.competitive_attention import watching
+from benchmark.runtime.errors import BenchmarkError
 
 Weights = Literal["uniform", "none"]  # equal for all that a query may attend to; or 0
 SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
@@ -103,14 +104,21 @@ class OtherPatterns(nn.Module):
     @torch.no_grad()
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         given = iter(self.means or [pattern.roll(1, 0) for pattern in patterns(self.model, images)])
-        with watching(lambda pattern, _: next(given).to(pattern.dtype).expand_as(pattern)):
-            return checked(self.model(images), len(images))
+
+        def replacement(pattern: torch.Tensor, _: float) -> torch.Tensor:
+            if (other := next(given, None)) is None:
+                raise BenchmarkError("the model reports more patterns in its second pass than in its first")
+            return other.to(pattern.dtype).expand_as(pattern)
+
+        with watching(replacement):
+            logits = checked(self.model(images), len(images))
+        return torch.where(torch.isfinite(logits).all(1, keepdim=True), logits, 0)
 
 
 def predictions_with_patterns(
     means: list[torch.Tensor] | None, model: nn.Module, images: torch.Tensor, batch_size: int
 ) -> torch.Tensor:
-    """Return the classes (n,) with `OtherPatterns`: -1 where the two first tie."""
+    """Return the classes (n,) with `OtherPatterns`: -1 where the two largest logits tie or logits are not finite."""
     return _classes(logits(OtherPatterns(model, means), images, batch_size))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -22,6 +24,12 @@ def evaluation_images(row: Row, device: torch.device) -> Split:
     start(device)
     images, labels = tensors(evaluation_split(row.data, row.track.evaluation))
     return images.to(device), labels.to(device)
+
+
+def training_images(data: Path, count: int) -> torch.Tensor:
+    """Return the first training images (n, c, h, w) of a track's data, `count` at most."""
+    split = load_split(data, "train")
+    return tensors(split.take(np.arange(min(count, len(split)))))[0]
 
 
 def unseen_images(row: Row, device: torch.device) -> Split:

@@ -144,22 +144,22 @@ class LayerAudit:
         x, out = (t.repeat(copies, *[1] * (t.ndim - 1)) for t in (self.x, self.out))
         return self.layer(x + moves) - out
 
-    def _check(self, found: torch.Tensor, claimed: torch.Tensor, delta: torch.Tensor, what: str) -> None:
-        """Compare values found (s * n,) with claims (n,) and count them; a claim of NaN fails."""
-        found, claimed = found.reshape(-1, len(self.x)).amax(0) - self.noise, claimed.to(found.device)
-        share = self._share(found, claimed, delta, what)
+    def _check(self, reached: torch.Tensor, claimed: torch.Tensor, delta: torch.Tensor, what: str) -> None:
+        """Compare values reached (s * n,) with claims (n,) and count them; a claim of NaN fails."""
+        reached, claimed = reached.reshape(-1, len(self.x)).amax(0) - self.noise, claimed.to(reached.device)
+        share = self._share(reached, claimed, delta, what)
         self.tally.trials += len(self.x)
         self.tally.worst = max(self.tally.worst, float(share.max()))
 
-    def _share(self, found: torch.Tensor, claimed: torch.Tensor, delta: torch.Tensor, what: str) -> torch.Tensor:
-        """Return the ratio of found to claimed, (n,); raise a BenchmarkError where it is above 1."""
-        share = torch.where(found > 0, found / claimed.clamp(min=1e-300), 0.0)
+    def _share(self, reached: torch.Tensor, claimed: torch.Tensor, delta: torch.Tensor, what: str) -> torch.Tensor:
+        """Return the ratio of reached to claimed values, (n,); raise a BenchmarkError where it is above 1."""
+        share = torch.where(reached > 0, reached / claimed.clamp(min=1e-300), 0.0)
         bad = ~(share <= 1 + TOLERANCE) | torch.isnan(claimed)
         if bad.any():
             at = int(bad.nonzero()[0])
             raise BenchmarkError(
                 f"{self.place} exceeds its {what} at image {self.names[at]}, radius {float(delta[at]):.6g}: "
-                f"found {float(found[at]):.9g}, claimed at most {float(claimed[at]):.9g}; "
+                f"found {float(reached[at]):.9g}, claimed at most {float(claimed[at]):.9g}; "
                 "the certificate is wrong and nothing is published"
             )
         return share
@@ -171,14 +171,14 @@ class LayerAudit:
         pull = torch.func.vjp(self.layer, self.x)[1]
         for _ in range(30):
             v = shrink(pull(self._jacobian(v))[0] * 1e6, unit)
-        found = self._jacobian(v).flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1).clamp(min=1e-300)
+        reached = self._jacobian(v).flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1).clamp(min=1e-300)
         claimed = torch.as_tensor(self.claims.jacobian_norm, dtype=torch.float64).expand(len(self.x))
-        self._check(found, claimed, unit, "gain")
+        self._check(reached, claimed, unit, "gain")
         try:
             everywhere = self.claims.everywhere
         except BenchmarkError:
             return v  # it has no global constant
-        self._share(found - self.noise, everywhere * unit, unit, "global constant")
+        self._share(reached - self.noise, everywhere * unit, unit, "global constant")
         return v
 
     def _jvp(self, delta: torch.Tensor) -> None:
@@ -192,15 +192,15 @@ class LayerAudit:
         random = self._draw(max(effort.starts - 2, 1) * len(self.x), *self.x.shape[1:]) * 1e6
         start = torch.cat([steep * delta.reshape(-1, *[1] * (steep.ndim - 1)), -steep, random])
         radius = delta.repeat(len(start) // len(delta))
-        found, _ = ascend(
+        reached, _ = ascend(
             lambda move: self._change(move).flatten(1).norm(dim=1),
             lambda move: shrink(move, radius),
             shrink(start, radius),
             radius,
             effort.steps,
         )
-        self._check(found, self.claims.bound(delta), delta, "bound")
-        self._check(found, self.claims.quick_bound(delta), delta, "quick bound")
+        self._check(reached, self.claims.bound(delta), delta, "bound")
+        self._check(reached, self.claims.quick_bound(delta), delta, "quick bound")
 
     def _remainders(self, radius: torch.Tensor, split: bool, effort: Effort) -> None:
         """Check `remainder` and `remainder_along` over D = L xi + rest, ||xi|| <= radius, ||rest|| <= rho. L is the identity,
@@ -225,9 +225,9 @@ class LayerAudit:
             return torch.cat([shrink(z[:, :width], most), shrink(z[:, width:], rest)], 1)
 
         start = project(self._draw(n * effort.starts, width + size) * 1e6)
-        found, where = ascend(lambda z: left(z).norm(dim=1), project, start, most, effort.steps)
-        self._check(found, self.claims.remainder(perturbation), radius, "remainder")
-        worst = found.reshape(-1, n).argmax(0) * n + torch.arange(n, device=self.x.device)
+        reached, where = ascend(lambda z: left(z).norm(dim=1), project, start, most, effort.steps)
+        self._check(reached, self.claims.remainder(perturbation), radius, "remainder")
+        worst = reached.reshape(-1, n).argmax(0) * n + torch.arange(n, device=self.x.device)
         with torch.no_grad():
             against = -left(where[worst])
         against = against / against.norm(dim=1, keepdim=True).clamp(min=1e-300)
@@ -239,5 +239,5 @@ class LayerAudit:
         for place, direction in enumerate((against, random)):
             along = direction.repeat(effort.starts, 1)
             begin = torch.cat([where[worst], start[n:]])
-            found, _ = ascend(lambda z, a=along: -(a * left(z)).sum(1), project, begin, most, effort.steps)  # type: ignore[misc]
-            self._check(found, claimed[:, place], radius, "remainder along a margin")
+            reached, _ = ascend(lambda z, a=along: -(a * left(z)).sum(1), project, begin, most, effort.steps)  # type: ignore[misc]
+            self._check(reached, claimed[:, place], radius, "remainder along a margin")

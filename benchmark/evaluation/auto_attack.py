@@ -88,7 +88,7 @@ def auto_attack(
         adversarial, warnings, remaining = inputs, list[str](), dict[str, int]()
         clean = robust = torch.zeros(0, dtype=torch.bool)
         if len(images):
-            model, predictions, warnings = first_look(model, inputs, targets, size, report)
+            model, predictions, warnings = first_look(model, inputs, targets, size, report, attacked=bool(spec.eps))
             clean = robust = predictions.correct
         if len(images) and spec.eps:
             together, search = calls(model, inputs, size)
@@ -102,9 +102,16 @@ def auto_attack(
 
 
 def first_look(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int, report: Report
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    batch_size: int,
+    report: Report,
+    *,
+    attacked: bool = True,
 ) -> tuple[nn.Module, Predictions, list[str]]:
-    """Return the model, in pieces where memory is short; its clean predictions; and warnings about model and labels.
+    """Return the model, in pieces where memory is short; its clean predictions; and warnings about model and labels, those
+    of gradients only if it will be `attacked`.
 
     Raises:
         BenchmarkError: the model cannot be evaluated (`own_model.check`).
@@ -114,11 +121,12 @@ def first_look(
         [place] if place.type == "cuda" else []
     ):  # a random model's next draws are for the attack
         classes = own_model.check(model, images, labels)
-        model = model if place.type == "cpu" else fitting(model, images[:batch_size], report)
+        model = model if place.type == "cpu" or not attacked else fitting(model, images[:batch_size], report)
         predictions = predict(model, images, labels, batch_size)
         warnings = own_model.chance_warnings(predictions.correct, classes)
-        warnings += autoattack_flags(model, images[:batch_size].clone(), labels[:batch_size])
-        warnings += own_model.odd_gradients(model, images, labels, batch_size)
+        if attacked:
+            warnings += autoattack_flags(model, images[:batch_size].clone(), labels[:batch_size])
+            warnings += own_model.odd_gradients(model, images, labels, batch_size)
     return model, predictions, warnings
 
 

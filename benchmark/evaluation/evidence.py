@@ -44,6 +44,7 @@ ATTENTION_COLUMNS: dict[Literal["uniform", "none"], str] = {
     "none": "no_attention_prediction",
 }  # columns of classes; -1 where the first two tie or logits are not finite
 PATTERN_COLUMNS = {"mean": "mean_pattern_prediction", "other": "other_pattern_prediction"}  # of some networks, the same
+PATTERN_IMAGES = 1000  # the first training images, of which patterns' means are
 
 
 def proportion(hits: np.ndarray) -> Proportion:

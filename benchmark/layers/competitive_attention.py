@@ -13,8 +13,8 @@ a polyhedron Pi' is an orthogonal projector P, and (I - 2 W^T P W)^2 = I by W W^
 breaks where the support changes.
 
 `CompetitiveAttention`: the simplex {r >= 0, sum r = budget}, so Pi(s) = (s - c)_+ and p = Pi(s) / budget is sparsemax
-(Martins & Astudillo 2016). F reflects the scores above the level c. It is the implicit step of max_a s_a, the limit of
-log-sum-exp attention of temperature 0.
+(Martins & Astudillo 2016). F reflects the scores above the level c. It reflects X at the implicit step of
+budget max_a s_a, the limit of log-sum-exp attention of temperature 0.
 `ConeAttention`: the cone {r_a >= 0 for a > 0, sum r = 0}, polar to {s_0 >= s_a}, s_0 the score of the query's own token.
 Keys above the level c are pooled with the query. It has no budget and no temperature.
 `MaxMinTokens`: the larger and the smaller of a channel and a neighbour's: the same cone with K = 2 and W = I (MaxMin of
@@ -63,7 +63,12 @@ def watching(watcher: Watcher) -> Iterator[None]:
     try:
         yield
     finally:
-        _watchers.remove(watcher)
+        _watchers.pop()  # blocks nest
+
+
+def being_watched() -> bool:
+    """Return whether something sees or replaces patterns now, so that layers may compute something else."""
+    return bool(_watchers)
 
 
 def _replacement(pattern: Callable[[], torch.Tensor], uniform: float) -> torch.Tensor | None:
@@ -157,7 +162,8 @@ class Competition(nn.Module):
 def level(ordered: torch.Tensor, budget: torch.Tensor | float) -> torch.Tensor:
     """c = max_k (s_1 + ... + s_k - budget) / k of ordered scores (..., window): (..., 1)."""
     counts = torch.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype, device=ordered.device)
-    return ((ordered.cumsum(-1) - budget) / counts).amax(-1, keepdim=True)
+    means = (ordered.cumsum(-1) - budget) / counts
+    return means.gather(-1, means.argmax(-1, keepdim=True))  # at ties one place has the whole derivative
 
 
 @known(**SIZES, budget=positive, constant=1.0)
@@ -257,7 +263,7 @@ class MaxMinTokens(nn.Module):
 
 @torch.no_grad()
 def fit_budgets(model: nn.Sequential, images: torch.Tensor) -> None:
-    """Set each budget that was never learned (`log_budget` 0) to SHARE * window * the spread of its head's scores.
+    """Set the budgets of each layer of the sequence that never learned any to SHARE * window * the spread of the scores.
 
     The spread is the root of the mean variance within a window, over the tokens of `images` (n, c, h, w). Layers are set in
     order, so that each sees the ones before it as set.

@@ -66,23 +66,23 @@ def generate() -> dict[Path, str]:
     return generated
 
 
-def stale(wanted: dict[Path, str] | None = None) -> list[Path]:
-    """Return the generated files that are missing, differ from `wanted` (`generate()`), or belong to no submission."""
-    wanted = generate() if wanted is None else wanted
-    changed = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+def stale(generated: dict[Path, str] | None = None) -> list[Path]:
+    """Return the generated files that are missing, differ from `generated` (`generate()`), or belong to no submission."""
+    generated = generate() if generated is None else generated
+    changed = [path for path, text in generated.items() if not path.exists() or path.read_text() != text]
     broken = {*submissions.names()} - {
         submission.name for submission in submissions.load_all()
     }  # files stay until mended
-    orphans = [path for path in FOLDER.glob("*/*/dvc.yaml") if path not in wanted]
+    orphans = [path for path in FOLDER.glob("*/*/dvc.yaml") if path not in generated]
     return sorted(changed) + sorted(path for path in orphans if path.parent.name.partition("-")[0] not in broken)
 
 
 def write() -> list[str]:
     """Bring the generated files up to date. Return what was done, a line a file. Locks of other rows are not touched."""
-    wanted, done = generate(), []
-    for path in stale(wanted):
-        if path in wanted:
-            files.write(path, wanted[path])
+    generated, done = generate(), []
+    for path in stale(generated):
+        if path in generated:
+            files.write(path, generated[path])
             done.append(f"updated {path}")
         else:
             shutil.rmtree(path.parent)

@@ -63,12 +63,12 @@ def write_papers(track: str) -> None:
 
 
 def _update(home: Path, contents: dict[Path, dict[str, Any]]) -> None:
-    wanted = {path: files.to_json(content) for path, content in contents.items()} | {code.KEPT: code.to_keep()}
-    for path, text in wanted.items():
+    inputs_files = {path: files.to_json(content) for path, content in contents.items()} | {code.KEPT: code.to_keep()}
+    for path, text in inputs_files.items():
         if not path.exists() or path.read_bytes() != text:
             files.write(path, text)
     for path in sorted(home.rglob("*.json")):
-        if path not in wanted:
+        if path not in inputs_files:
             path.unlink()
     for path in sorted(home.glob("*")):
         if path.is_dir() and not any(path.rglob("*.json")):

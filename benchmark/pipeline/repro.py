@@ -73,21 +73,21 @@ def repro(
         report(f"everything is up to date{f': open {_page(track, boards)}' if boards else ''}")
         return
     stale: list[Row] = []
-    wanted: dict[str, Sequence[str]] = {}
+    stages_of: dict[str, Sequence[str]] = {}
     for row in all_rows:
         own = targets[row.name]
-        starts_anew = any(key.endswith(":train") for key in wanted.get(start_of(row), ()))
+        starts_anew = any(key.endswith(":train") for key in stages_of.get(start_of(row), ()))
         if not (starts_anew or own[0] in changed):
             own = [key for key in own if key in changed]
         if own:
             stale.append(row)
-            wanted[row.name] = own
+            stages_of[row.name] = own
     failed: dict[str, str] = {}
     if stale:
-        with engine(stale, wanted) if engine else nullcontext(here(jobs, report)) as run:
-            failed = build(stale, wanted, jobs, report, run)
+        with engine(stale, stages_of) if engine else nullcontext(here(jobs, report)) as run:
+            failed = build(stale, stages_of, jobs, report, run)
     if remote:
-        pull(wanted)
+        pull(stages_of)
     if failed:
         words = "; ".join(f"{name}: {why}" for name, why in failed.items())
         board = ", so there is no new board" if boards else ""

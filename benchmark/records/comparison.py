@@ -17,18 +17,18 @@ from benchmark.records.study_table import Difference, contrast
 ERROR = 0.05  # of a whole board: the chance that images and seeds alone make any of its orders
 
 
-def mcnemar(one: Sequence[int] | str, other: Sequence[int] | str) -> float:
+def mcnemar(first: Sequence[int] | str, second: Sequence[int] | str) -> float:
     """Return the two-sided p-value of McNemar's exact test: each wins equally often on the images where the two differ.
 
     Raise a ValueError for verdicts of different numbers of images.
     """
-    pairs = list(zip(one, other, strict=True))
+    pairs = list(zip(first, second, strict=True))
     wins, losses = sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)  # type: ignore[operator]
     return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
-def over_seeds_and_images(one: Sequence[str], other: Sequence[str], error: float) -> Difference | None:
-    """Return the difference of two mean shares of right verdicts, `one` minus `other`, with its interval at 1 - `error`.
+def over_seeds_and_images(first: Sequence[str], second: Sequence[str], error: float) -> Difference | None:
+    """Return the difference of two mean shares of right verdicts, `first` minus `second`, with its interval at 1 - `error`.
 
     Each string is one training; all are of the same images. None where either side has a single training.
 
@@ -45,7 +45,7 @@ def over_seeds_and_images(one: Sequence[str], other: Sequence[str], error: float
     Raise a ValueError for verdicts of different numbers of images.
     """
     a, b = (
-        np.array([[int(digit) for digit in training] for training in trainings], float) for trainings in (one, other)
+        np.array([[int(digit) for digit in training] for training in trainings], float) for trainings in (first, second)
     )
     if a.shape[1] != b.shape[1]:
         raise ValueError(f"verdicts of {a.shape[1]} and of {b.shape[1]} images")

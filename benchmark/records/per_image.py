@@ -61,7 +61,7 @@ def shares(record: Record) -> dict[str, Proportion]:
 
 def contradictions(record: Record, images: PerImage) -> list[str]:
     """Return the numbers of a Record that its images do not add up to, in words."""
-    found = []
+    problems = []
     own = {attack.id for attack in record.attacks} if record.division == "open" else set()
     for name, (count, n) in counts(record).items():
         score = images.score(name)
@@ -70,9 +70,9 @@ def contradictions(record: Record, images: PerImage) -> list[str]:
         images_counted = record.n if name.startswith("corrupted") else n
         if score is None or len(score) != images_counted or sum(score) != count:
             total = "nothing" if score is None else f"{sum(score)} over {len(score)} images"
-            found.append(f"{name} is {count} and its images give {total}")
-    found += [f"{name} has {len(radii)} radii" for name, radii in images.radii.items() if len(radii) != record.n]
-    attacked = min((one.accuracy.n for one in record.robust), default=record.n)
+            problems.append(f"{name} is {count} and its images give {total}")
+    problems += [f"{name} has {len(radii)} radii" for name, radii in images.radii.items() if len(radii) != record.n]
+    attacked = min((result.accuracy.n for result in record.robust), default=record.n)
     if images.broken and len(images.broken) != attacked:
-        found.append(f"{len(images.broken)} distances of {attacked} attacked images")
-    return found
+        problems.append(f"{len(images.broken)} distances of {attacked} attacked images")
+    return problems

@@ -166,8 +166,8 @@ def read_row(path: Path, dataset: str) -> ClaimedRow:
         raise explain(error, ClaimedRow, str(path)) from None
 
 
-def same_threat(one: ThreatModel, other: ThreatModel) -> bool:
-    return one.norm == other.norm and math.isclose(one.eps, other.eps, rel_tol=SAME)
+def same_threat(first: ThreatModel, second: ThreatModel) -> bool:
+    return first.norm == second.norm and math.isclose(first.eps, second.eps, rel_tol=SAME)
 
 
 def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """A row's model in the sandbox, and the evaluator's torch module that asks it.
 
-The evaluator never imports a method.py. The process builds the model and loads its weights. It gets images and
-returns logits, or the gradient of the images for a gradient of the logits: bit for bit what the model would compute
-in the evaluator. It has no labels, sees only the images that it is asked about, and writes only to its own folder.
+The evaluator never imports a method.py, unless `wall: none` says so. The process builds the model and loads its weights. It
+gets images and returns logits, or the gradient of the images for a gradient of the logits: bit for bit what the model would
+compute in the evaluator. It has no labels, sees only the images that it is asked about, and writes only to its own folder.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def _seed(seed: int | None) -> None:
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """The evaluated model. It is never an object that the row's own code made in the evaluator's process.
+    """The evaluated model: no object that the row's own code made in the evaluator's process, unless `wall: none` says so.
 
     Attributes:
         model: in evaluation mode, frozen: in the sandbox, or, for a certified row, rebuilt here from a description of

@@ -91,6 +91,8 @@ def run(
             message, tensors = process.receive(most=most, seconds=left(until, process.owner))
             if not message:
                 return tensors
+            if tensors:
+                raise BenchmarkError(f"{process.owner}: its code returned malformed output")
             hear(message)
         raise too_much(process.owner)
 
@@ -103,4 +105,6 @@ def left(until: float, owner: str) -> int:
 
 
 def too_much(owner: str) -> BenchmarkError:
-    return BenchmarkError(f"{owner}: its code prints more than {MOST_SAID:,} lines; let it print less")
+    return BenchmarkError(
+        f"{owner}: its code sends more than {MOST_SAID:,} messages or printed lines; let it send less"
+    )

@@ -1,6 +1,7 @@
 """Step `attention`: one row's clean accuracy with uniform averaging in place of attention, and with nothing.
 
-Where layers report their patterns, also with the mean pattern over training images and with another image's.
+Where the layers of a network that was rebuilt from its description report their patterns, also with the mean pattern over
+training images and with another image's.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from typing import Any
 
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
-
-TRAINING_IMAGES = 1000  # the first ones, of which patterns' means are
 
 
 class Attention(EvaluationStep):
@@ -32,9 +31,8 @@ class Attention(EvaluationStep):
             predictions_with,
             predictions_with_patterns,
         )
-        from benchmark.data.images import load_split
-        from benchmark.data.tensors import tensors
-        from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, without_attention
+        from benchmark.data.tensors import training_images
+        from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, PATTERN_IMAGES, without_attention
 
         columns = {}
         for weights, name in ATTENTION_COLUMNS.items():
@@ -43,11 +41,14 @@ class Attention(EvaluationStep):
             if predicted is None:
                 return Outcome(summary="no attention found in it")
             columns[name] = predicted
-        if patterns(subject.model, subject.images[:1]):
-            training = tensors(load_split(work.row.data, "train"))[0][:TRAINING_IMAGES].to(subject.device)
-            means = mean_patterns(subject.model, training, subject.batch_size)
+        if work.row.described and patterns(subject.model, subject.images[:1]):
+            size = (
+                work.row.track.evaluation.batch_size
+            )  # on every device, since another image's patterns are of its batch
+            training = training_images(work.row.data, PATTERN_IMAGES).to(subject.device)
+            means = mean_patterns(subject.model, training, size)
             for given, name in zip((means, None), PATTERN_COLUMNS.values(), strict=True):
-                columns[name] = predictions_with_patterns(given, subject.model, subject.images, subject.batch_size)
+                columns[name] = predictions_with_patterns(given, subject.model, subject.images, size)
         seen = {**columns, "label": subject.labels, "clean_prediction": subject.clean.prediction}
         result = without_attention(pa.table({name: values.cpu().numpy() for name, values in seen.items()}))
         return Outcome(

@@ -51,9 +51,10 @@ class Pretrained(Step):
         from benchmark.sandbox.submitted import in_force, in_words, run
 
         row, path = work.row, next(iter(self.reads), None)
+        wall = in_words(in_force())  # read before the work: params.yaml may change meanwhile
         tensors = run(
             lambda _: _given_weights(row, path), lambda _: None, row.submission.name, seconds=SECONDS,
-            most=largest_weights(), read=self.reads, network=path is None,  # a process with the network reads no file
+            most=largest_weights(), read=self.reads, network=path is None,  # a process with the network gets no checkpoint
         )  # fmt: skip
         weights = save(tensors)
         digest = files.sha256_bytes(weights)
@@ -61,7 +62,7 @@ class Pretrained(Step):
             fields={
                 "training": None,
                 "sha256": {"weights": digest, "weights as given": files.sha256_file(path) if path else digest},
-                "wall": in_words(in_force()),
+                "wall": wall,
             },
             files={"model.safetensors": weights},
             summary=f"{sum(t.numel() for t in tensors.values()):,} numbers taken over, none trained",

@@ -55,6 +55,7 @@ class Train(Step):
         from benchmark.sandbox.training import fit_sandboxed
 
         spec, run = self.declared, TrainRun.model_validate(work.settings["run"])
+        wall = in_words(in_force())  # read before the work: params.yaml may change meanwhile
 
         def on_epoch(epoch: int, score: float) -> None:
             work.clock.lap()
@@ -75,7 +76,7 @@ class Train(Step):
             fields={
                 "training": result.model_dump(mode="json"),
                 "sha256": {"weights": files.sha256_bytes(weights)},
-                "wall": in_words(in_force()),
+                "wall": wall,
             },
             files={"model.safetensors": weights, "history.json": files.to_json(_history(done))},
             summary=f"{result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}",

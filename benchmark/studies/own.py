@@ -76,7 +76,7 @@ def _asked(process: Process, measure: MeasureSpec, images: torch.Tensor, labels:
     try:
         values, x, points = (kind.validate_python(answer.get(name)) for name, kind in ANSWER.items())
     except ValidationError:
-        raise BenchmarkError(f"{process.owner}: the measure {measure.label!r} answers wrongly") from None
+        raise BenchmarkError(f"{process.owner}: the measure {measure.label!r} returned malformed output") from None
     names = [*values, *x, *points, *columns]
     own = [name for name in names if name == measure.label or name.startswith(f"{measure.label}: ")]
     if own != names or any(column.shape != labels.shape for column in columns.values()):

@@ -1,7 +1,7 @@
 """The training loop, through Lightning Fabric: seeded, selected on validation images only, resumable after a kill.
 
-Every random draw of an epoch follows from (seed, epoch), so a resumed run is byte-identical to one that never stopped. Only
-the steps use mixed precision: scores and kept weights are those of the float32 model.
+Every random draw of an epoch follows from (seed, epoch), so on a CPU a resumed run is byte-identical to one that never
+stopped. Only the steps use mixed precision: scores and kept weights are those of the float32 model.
 """
 
 from __future__ import annotations

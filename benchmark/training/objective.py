@@ -48,7 +48,7 @@ class Objective:
         raise NotImplementedError
 
     def attach(self, model: nn.Module, images: torch.Tensor) -> nn.Module | None:
-        """Prepare for the model that will learn; called once, with `looks_at` images, before a run is resumed.
+        """Prepare for the model that will learn; called once, with at most `looks_at` images, before a run is resumed.
 
         Returns:
             The objective's state, such as the vectors of a power iteration, in the buffers of a module, which the

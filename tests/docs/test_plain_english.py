@@ -1,7 +1,8 @@
-"""Sentences and pages of the documentation are short, and say the glossary's words."""
+"""Sentences and pages of the documentation are short, and say the glossary's words; variables are named after what they hold."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from statistics import median
@@ -45,3 +46,19 @@ def test_most_sentences_and_pages_are_short() -> None:
     lengths = sorted(words(part) for page in PAGES for part in sentences(page))
     assert lengths[len(lengths) * 9 // 10] <= 21
     assert median(len(page.read_text().split()) for page in PAGES) <= 400
+
+
+def test_no_variable_of_the_benchmark_is_named_found_said_or_wanted() -> None:
+    """Fields of Records and what `Findings` calls them keep their names."""
+    named = []
+    for path in sorted((ROOT / "benchmark").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                named.append((node.id, path, node.lineno))
+            elif isinstance(node, ast.comprehension | ast.For) and isinstance(node.target, ast.Name):
+                named += [("for one in", path, node.target.lineno)] * (node.target.id == "one")
+    fields = {ROOT / "benchmark/records" / name for name in ("check.py", "training.py")}
+    fields.add(ROOT / "benchmark/evaluation/replay/findings.py")
+    dialect = {"found", "said", "wanted", "for one in"}
+    assert len(named) > 5000
+    assert not [(word, path, line) for word, path, line in named if word in dialect and path not in fields]

@@ -51,10 +51,12 @@ def trained(code: str) -> None:
 
 
 PLANTED = {
-    "a Record in the outputs, and links to another row's evidence": (
-        "out = place / 'out/record'\nout.mkdir(parents=True, exist_ok=True)\n(out / 'record.json').write_text('{}')\n"
+    "links to another row's evidence": (
         "os.symlink(other / 'evidence.parquet', place / f'.seconds.json.{os.getppid()}')\n"
         "os.symlink(other / 'evidence.parquet', place / 'seconds.json')\n"
+    ),
+    "a Record in the outputs": (
+        "out = place / 'out/record'\nout.mkdir(parents=True, exist_ok=True)\n(out / 'record.json').write_text('{}')\n"
     ),
     "a link to another row's folder for the outputs": "os.symlink(other, place / 'out')\n",
 }
@@ -124,7 +126,9 @@ def test_a_measure_of_a_study_answers_for_itself_alone(linear_row, capfd, forged
     (folder / "measures.py").write_text(hook + FORGED)
     with pytest.raises(SystemExit):
         run_study("tiny", "Tiny2026Linear-one")
-    assert re.search("the measure 'mine' answers (wrongly|for other measures)", capfd.readouterr().err)
+    assert re.search(
+        "the measure 'mine' (returned malformed output|answers for other measures)", capfd.readouterr().err
+    )
     assert not Path("work/tiny/studies/Tiny2026Linear-one/study.json").exists()
 
 
@@ -143,7 +147,7 @@ def test_a_link_out_of_a_submission_is_refused_before_it_is_read(linear_row) -> 
 # the messages of a training process, and words of the refusal
 TRAINING = {
     "prints for ever": ([{"say": "working"}], "does not end in the time that it has"),
-    "prints too much": ([{"say": "working"}], "its code prints more than 50 lines"),
+    "prints too much": ([{"say": "working"}], "its code sends more than 50 messages or printed lines"),
     "begins epochs for ever": ([{"epoch": 1, "score": 0.5}], "returned malformed output"),
     "does more epochs than asked": ([{"epoch": 3, "score": 0.5}], "returned malformed output"),
     "is in no epoch": ([{"epoch": float("inf"), "score": 0.5}], "returned malformed output"),

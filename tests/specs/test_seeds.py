@@ -49,3 +49,4 @@ def test_the_commands_name_its_owner_and_where_it_needs_one_its_track(study, tra
     variant, _, kind = study.removeprefix("Sub-").rpartition("-")
     assert variant_of(study.removeprefix("Sub-")) == (variant if kind == "seeds" else "")
     assert variant_of(study_name("linf")) == "linf"
+    assert variant_of("seeds") == ""

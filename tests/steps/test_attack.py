@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -64,7 +66,11 @@ def test_images_count_by_their_distance_whatever_radius_they_were_looked_for_in(
     assert record().robust[0].attacks == ("pgd-L2-0.5", "brought-L2-0.4")
 
 
-GIVEN = torch.nn.Sequential(torch.nn.Identity()), torch.ones(2, 1, 8, 8), torch.ones(2, dtype=torch.long)
+GIVEN = (
+    torch.nn.Sequential(torch.nn.Identity(), torch.nn.Linear(2, 2)),
+    torch.ones(2, 1, 8, 8),
+    torch.ones(2, dtype=torch.long),
+)
 
 
 def attacked(project: Project, code: str, seed: int = 0, **options: object) -> torch.Tensor:
@@ -115,16 +121,36 @@ def test_an_attack_that_forgets_its_seed_still_gives_the_same_images(linear_row)
 
 
 def test_a_contributed_file_gets_copies(linear_row) -> None:
-    damage = "    labels.zero_()\n    model[0] = torch.nn.Linear(64, 10)\n    return images.zero_()\n"
-    assert not attacked(linear_row, HEAD + damage).any()
+    damage = "labels.zero_(); model[1].weight.zero_(); model[0] = torch.nn.Linear(64, 10)"
+    assert not attacked(linear_row, f"{HEAD}    {damage}\n    return images.zero_()\n").any()
     assert all(given.all() for given in GIVEN[1:])
     assert type(GIVEN[0][0]) is torch.nn.Identity
+    assert GIVEN[0][1].weight.all()
 
 
 def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> None:
     """On a linear model, but for the box and for ties in a last digit."""
     exact = robust(linear_row, EXACT)
     assert 0 <= exact - robust(linear_row, readme_example(), BROUGHT + ", parameters: {steps: 50}") <= 1
+
+
+@pytest.mark.slow
+def test_a_radius_that_a_contributed_attack_alone_refutes_is_never_published(linear_row) -> None:
+    robust(linear_row, EXACT)
+    submission = Path("submissions/Tiny2026Linear/submission.yaml")
+    submission.write_text(submission.read_text() + "        certificate: {name: lipschitz}\n")
+    run_stage("certify", *NAMES)
+    before = robust(linear_row), (ROW / "record/record.json").read_bytes()
+    papers, adaptive = (pq.read_table(ROW / name / "evidence.parquet") for name in ("attack-papers", "attack-adaptive"))
+    broken = np.array(adaptive["brought-L2-0.5:success"]) & ~np.array(papers["pgd-L2-0.5:success"])
+    radii = np.where(np.arange(len(broken)) == broken.argmax(), np.array(adaptive["brought-L2-0.5:l2"]), 0.0)
+    path = ROW / "certify/evidence.parquet"
+    table = pq.read_table(path)
+    path.unlink()
+    pq.write_table(table.set_column(table.column_names.index("certified_l2"), "certified_l2", pa.array(radii)), path)
+    with pytest.raises(BenchmarkError, match=r"is certified .* but brought-L2-0\.5 broke it .*nothing is published"):
+        robust(linear_row)
+    assert (ROW / "record/record.json").read_bytes() == before[1]
 
 
 @pytest.mark.slow

@@ -96,6 +96,7 @@ EXITS = f"{WHOLE} if len(x) == 2 or not x.requires_grad else sys.exit(0)"
         ("train", f"{WHOLE} if len(x) <= 2 else x.nothing", "method.py, line 15: AttributeError: "),
         ("train", f"{WHOLE}[:2]", "the model gives (2, 10) for 64 images; logits of shape (64, "),
         ("attack-papers", EXITS, "line 15: it calls sys.exit(0)"),
+        ("attack-papers", f"{WHOLE}[: 2 if len(x) == 8 else None]", "the model gives (2, 10) for 8 images"),
     ],
 )
 def test_what_a_methods_code_does_wrong_ends_a_stage_with_one_line(linear_row, stage, forward, words) -> None:

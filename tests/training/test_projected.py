@@ -25,19 +25,18 @@ def attentive() -> nn.Sequential:
 
 def norms(model: nn.Sequential) -> list[float]:
     """Dense spectral norms of all linear layers and convolutions, float64."""
-    results = []
-
-    def note(part: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        matrix, shape = part.weight.detach().double(), inputs[0].shape[1:]
+    parts = [part for part in model.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
+    shapes, results = {}, []
+    with ExitStack() as hooks:
+        for part in parts:
+            hooks.enter_context(part.register_forward_pre_hook(lambda part, x: shapes.update({part: x[0].shape[1:]})))
+        model(grey_images()[:1])
+    for part in parts:  # also weights that attention multiplies without calling their layer
+        matrix = part.weight.detach().double()
         if isinstance(part, nn.Conv2d):
-            basis = torch.eye(shape.numel(), dtype=torch.float64).unflatten(1, shape)
+            basis = torch.eye(shapes[part].numel(), dtype=torch.float64).unflatten(1, shapes[part])
             matrix = part._conv_forward(basis, matrix, None).flatten(1)
         results.append(float(torch.linalg.matrix_norm(matrix, ord=2)))
-
-    with ExitStack() as hooks:
-        for part in (part for part in model.modules() if isinstance(part, nn.Linear | nn.Conv2d)):
-            hooks.enter_context(part.register_forward_pre_hook(note))
-        model(grey_images()[:1])
     return results
 
 

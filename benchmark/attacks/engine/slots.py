@@ -22,7 +22,7 @@ from benchmark.runtime.errors import BenchmarkError
 State = dict[str, torch.Tensor]  # one row a slot
 UNBROKEN = 2**62
 FULLER, FULL, PIXELS = 4, 2e8, 2**20
-NO_GRADIENT = "the model's logits have no gradient by its input; AutoAttack cannot judge it"
+NO_GRADIENT = "the model's logits have no gradient by its input; AutoAttack cannot evaluate it"
 
 
 def generator(seed: int, image: int, *purpose: int) -> torch.Generator:
@@ -104,7 +104,7 @@ class Search:
             raise BenchmarkError(f"{NO_GRADIENT}: they do not depend on it")
         if not torch.isfinite(slope).all():
             raise BenchmarkError(
-                "the model's input gradient is not finite (NaN or infinity); AutoAttack cannot judge it"
+                "the model's input gradient is not finite (NaN or infinity); AutoAttack cannot evaluate it"
             )
         return logits.detach(), value.detach(), slope[:rows]
 

@@ -16,6 +16,7 @@ import os
 import torch
 from torch import nn
 
+from benchmark.layers.competitive_attention import being_watched
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.description import describe, rebuild
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
@@ -89,6 +90,8 @@ def rebuilt(model: nn.Module) -> nn.Module:
     """
     if hooks := [name for name, value in vars(nn.modules.module).items() if name.endswith("_hooks") and len(value)]:
         raise BenchmarkError(f"torch has {hooks[0].strip('_')} that would run in the judge's network too; remove them")
+    if being_watched():
+        raise BenchmarkError("patterns of attention are being replaced (`watching`): leave that block, then certify")
     if any(isinstance(layer, OrthogonalLinear) and layer.training for layer in model.modules()):
         raise BenchmarkError("the model is in training mode, where OrthogonalLinear rounds more; call its eval()")
     network = rebuild(*describe(model))

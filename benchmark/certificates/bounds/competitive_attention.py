@@ -77,7 +77,8 @@ def competition_rounding(layer: CompetitiveAttention | ConeAttention, x: torch.T
        e <= gamma(K + 7) (sum of k |s'| + budget) / k <= gamma(K + 7) (max |s'| + budget).
     3. The excess Pi(s') = (s' - c)_+ of a window errs by at most sqrt(K) e, and by a unit of itself. Over all windows:
        (sqrt(K) gamma(K + 8) + u) S, by ||Pi(s')|| <= S (by l for the simplex, by ||s'|| for the cone).
-       A cone's own entry is minus the sum of the K - 1 others: it errs by sqrt(K) times as much and gamma(K) sqrt(K) S.
+       A cone's own entry is minus the sum of the K - 1 others: it errs by sqrt(K) times as much and by gamma(K) sqrt(K) of S
+       and of that error.
     4. ||Pi(s') - Pi(s)|| <= ||s' - s|| <= gamma(3) n, ties and changes of support included, since Pi is nonexpansive.
        Let E be 3 and 4 together.
     5. The excess times sqrt 2 (gamma(2), the constant included) is taken from a query and a key: 2 E + 2 gamma(2) (S + E).
@@ -92,7 +93,7 @@ def competition_rounding(layer: CompetitiveAttention | ConeAttention, x: torch.T
         most = (1 + gamma(3)) * length + total
         off = (math.sqrt(places) * gamma(places + 8) + UNIT32) * most
         if cone:
-            off = math.sqrt(1 + places) * off + gamma(places) * math.sqrt(places) * most
+            off = math.sqrt(1 + places) * off + gamma(places) * math.sqrt(places) * (most + off)
         off = off + gamma(3) * length
         inside = 2 * off + 2 * gamma(2) * (most + off)
         return covered(inside + UNIT32 * (output + delta + inside))

@@ -17,9 +17,9 @@ from torch import nn
 from benchmark.attacks import autoattack, pgd
 from benchmark.attacks.ball import ROUNDING, distances, into_ball
 from benchmark.attacks.prediction import logits, margins, predict
-from benchmark.attacks.replaced_attention import ReplacedAttention
+from benchmark.attacks.replaced_attention import OtherPatterns, ReplacedAttention, mean_patterns, patterns
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
-from benchmark.evaluation.evidence import ATTENTION_COLUMNS, column
+from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, column
 from benchmark.evaluation.replay.findings import Findings, some
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.certificate import CertificateSpec
@@ -97,18 +97,36 @@ class Evaluator:
             how = "bit for bit" if self.exact else f"to {TOLERANCE:g} of the largest logit, which turns no verdict"
             self.findings.check(f"clean predictions and margins, {how}", len(self.images))
 
-    def replay_without_attention(self, evidence: pa.Table) -> None:
-        """Compare the predictions for the clean images when the network's attention is replaced."""
-        for weights, name in ATTENTION_COLUMNS.items():
-            changed = ReplacedAttention(self.model, weights)
+    def replay_without_attention(self, evidence: pa.Table, training: torch.Tensor | None) -> None:
+        """Compare the predictions for the clean images when the network's attention is replaced.
+
+        Args:
+            training: the images (n, c, h, w) whose mean patterns the evidence has; None for a network that reports none.
+        """
+        networks: dict[str, nn.Module] = {
+            name: ReplacedAttention(self.model, w) for w, name in ATTENTION_COLUMNS.items()
+        }
+        reported = training is not None and patterns(self.model, self.images[:1])
+        if training is not None and reported:
+            means = mean_patterns(self.model, training.to(self.images.device), self.batch_size)
+            others = [OtherPatterns(self.model, given) for given in (means, None)]
+            networks |= dict(zip(PATTERN_COLUMNS.values(), others, strict=True))
+        for name in PATTERN_COLUMNS.values():
+            if (name in networks) != (name in evidence.column_names):
+                self.findings.contradict(
+                    f"{name}: {'only' if name in networks else 'not'} the network has such patterns"
+                )
+        for name, changed in networks.items():
+            if name not in evidence.column_names:
+                continue
             verdicts = replace(self, model=changed).verdicts(self.images)
             recorded, prediction = column(evidence, name), np.where(verdicts.lead > 0, verdicts.prediction, -1)
             clear = self.exact | (verdicts.lead > 2 * self.reach(verdicts))
             self.undecided |= {*np.flatnonzero(~clear).tolist()}
             self.findings.compare(name.replace("_", " "), recorded, prediction, (recorded != prediction) & clear)
-            if not changed.replaced:
+            if isinstance(changed, ReplacedAttention) and not changed.replaced:
                 self.findings.contradict(f"{name}: no attention is found in the network")
-        self.findings.check("predictions with replaced attention", len(ATTENTION_COLUMNS) * len(self.images))
+        self.findings.check("predictions with replaced attention", len(networks) * len(self.images))
 
     def replay_attack(
         self, adversarial: torch.Tensor, threat: ThreatModel, name: str, evidence: pa.Table, steady: bool

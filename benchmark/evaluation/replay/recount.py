@@ -71,7 +71,7 @@ def numbers(record: Record) -> dict[str, Proportion]:
     """Return all shares of a Record by name."""
     every = shares(record)
     if copies := record.corrupted:
-        parts = [("severity", copies.severities), *((one.name, one.severities) for one in copies.corruptions)]
+        parts = [("severity", copies.severities), *((part.name, part.severities) for part in copies.corruptions)]
         for name, values in parts:
             every |= {f"corrupted {name} {s}": p for s, p in zip(copies.rules.severities, values, strict=True)}
     if record.attention:
@@ -92,7 +92,7 @@ def whole(evidence: pa.Table, record: Record, findings: Findings) -> bool:
         findings.contradict("images in the evidence", record.n, evidence.num_rows)
         return False
     probes = [name for name in evidence.column_names if counting.is_probe(name)]
-    lacking = [name for name in [*_needed(record), *probes] if not _is_whole(evidence, name)]
+    lacking = [name for name in [*_needed(record, evidence), *probes] if not _is_whole(evidence, name)]
     for name in lacking:
         findings.contradict(f"the evidence has no whole column {name!r}")
     ids = {attack.id for attack in record.attacks}
@@ -101,14 +101,17 @@ def whole(evidence: pa.Table, record: Record, findings: Findings) -> bool:
     return not lacking
 
 
-def _needed(record: Record) -> list[str]:
+def _needed(record: Record, evidence: pa.Table) -> list[str]:
     names = ["label", "clean_prediction", "clean_margin"]
     names += [f"{attack.id}:{what}" for attack in record.attacks for what in OF_AN_ATTACK]
     names += ["certified_l2"] if record.certified else []
     names += [f"smoothed_{what}" for what in OF_SMOOTHING] if record.smoothed else []
     cells = record.corrupted.rules.cells if record.corrupted else ()
     names += [*ATTENTION_COLUMNS.values()] if record.attention else []
-    names += [PATTERN_COLUMNS[what] for what in _patterns(record)]
+    at_hand = {PATTERN_COLUMNS[what] for what in _patterns(record)} | {*PATTERN_COLUMNS.values()} & {
+        *evidence.column_names
+    }
+    names += sorted(at_hand)
     return names + [f"corrupted {name} {severity}" for name, severity in cells]
 
 

@@ -54,16 +54,16 @@ class Digests:
             return False
         return self.same(name, files.sha256_file(path), path, recorded)
 
-    def same(self, name: str, found: str, path: Path, recorded: str = "") -> bool:
+    def same(self, name: str, digest: str, path: Path, recorded: str = "") -> bool:
         recorded = recorded or self.record.sha256.get(name, "none")
-        if found == recorded:
+        if digest == recorded:
             self.right.append(name)
         elif self.own:
-            self.findings.contradict(f"sha256 of {name}, {path}", recorded, found)
+            self.findings.contradict(f"sha256 of {name}, {path}", recorded, digest)
         else:
-            words = f"{path} is of another build (sha256 {found[:12]}, recorded {recorded[:12]})"
+            words = f"{path} is of another build (sha256 {digest[:12]}, recorded {recorded[:12]})"
             self.findings.unchecked.append(f"{name}: {words}")
-        return found == recorded
+        return digest == recorded
 
 
 def read(row: Row, record: Record, own: bool, findings: Findings) -> Stored:
@@ -166,10 +166,10 @@ def check_kept(row: Row, record: Record, stored: Stored, findings: Findings) -> 
 
 def _compare(name: str, source: torch.Tensor, kept: torch.Tensor, path: Path, findings: Findings) -> None:
     if source.shape != kept.shape or source.dtype != kept.dtype:
-        recorded, found = (f"{side.dtype} {tuple(side.shape)}" for side in (source, kept))
-        findings.contradict(f"{name} in {path}", recorded, found)
+        recorded, rebuilt = (f"{side.dtype} {tuple(side.shape)}" for side in (source, kept))
+        findings.contradict(f"{name} in {path}", recorded, rebuilt)
         return
     for image in (source != kept).flatten(1).any(1).nonzero()[:, 0].tolist():
         place = int((source[image] != kept[image]).flatten().nonzero()[0])
-        recorded, found = (f"{float(side[image].flatten()[place]):.9g}" for side in (source, kept))
-        findings.contradict(f"{name} in {path}, pixel {place}", recorded, found, image)
+        recorded, rebuilt = (f"{float(side[image].flatten()[place]):.9g}" for side in (source, kept))
+        findings.contradict(f"{name} in {path}, pixel {place}", recorded, rebuilt, image)

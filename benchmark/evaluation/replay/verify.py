@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from benchmark.data.tensors import tensors
+from benchmark.data.tensors import tensors, training_images
 from benchmark.evaluation.division import RANDOM
-from benchmark.evaluation.evidence import attacked, column, is_probe, unbroken
+from benchmark.evaluation.evidence import PATTERN_IMAGES, attacked, column, is_probe, unbroken
 from benchmark.evaluation.replay.evaluator import PARTS, Evaluator
 from benchmark.evaluation.replay.findings import Findings, Source, Verification
 from benchmark.evaluation.replay.recount import check_itself, recount, whole
@@ -134,7 +134,7 @@ def _by_bytes(target: Target, row: Row, device: torch.device, sample: int, seed:
         if evaluator is None:
             findings.unchecked.append("verdicts and certificates: they need the Record's own weights and data")
             return False
-        replayed = _replay(evaluator, record, stored, stored.evidence)
+        replayed = _replay(evaluator, row, record, stored, stored.evidence)
         return _recheck(evaluator, record, stored.evidence, sample, seed) and replayed
 
 
@@ -183,13 +183,14 @@ def _attack_again(evaluator: Evaluator, spec: AttackSpec, right: np.ndarray, sta
     findings.check(f"images of {spec.id} attacked again by {parts}, of which {again} fared as recorded", done)
 
 
-def _replay(evaluator: Evaluator, record: Record, stored: Stored, evidence: pa.Table) -> bool:
+def _replay(evaluator: Evaluator, row: Row, record: Record, stored: Stored, evidence: pa.Table) -> bool:
     """Replay the clean images, then each attack's. Return whether all of them could be evaluated."""
     findings = evaluator.findings
     steady = _is_steady(record, findings, "predictions, margins and successes")
     evaluator.replay_clean(evidence, steady)
     if record.attention and steady:
-        evaluator.replay_without_attention(evidence)
+        training = training_images(row.data, PATTERN_IMAGES) if row.described else None
+        evaluator.replay_without_attention(evidence, training)
     of_attacks, done = evaluator.of_first(attacked(evidence)), 0
     for attack in [attack for attack in record.attacks if attack.id in stored.adversarial]:
         images = read_tensors(stored.adversarial[attack.id], [attack.id])

@@ -11,9 +11,10 @@ from searched import few
 from torch import nn
 
 from benchmark.certificates import lipschitz, local
+from benchmark.certificates.bounds.checked_copy import rebuilt
 from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.evaluation.audit_layers import Effort, audit_layers
-from benchmark.layers.competitive_attention import CompetitiveAttention, ConeAttention, MaxMinTokens
+from benchmark.layers.competitive_attention import CompetitiveAttention, ConeAttention, MaxMinTokens, watching
 from benchmark.layers.description import describe, rebuild
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
 from benchmark.layers.tokens import Patchify
@@ -98,16 +99,45 @@ def test_float32_strays_no_further_than_claimed(name, seed) -> None:
     assert closest > 0.003 or name == "max and min", "it is no sham"
 
 
-def test_the_claim_has_every_part_of_the_proof() -> None:
-    """For one window, by hand with u = 2^-24: what rounds in the scores, the level, the excess and the result."""
-    layer, u = LAYERS["simplex"]().double().requires_grad_(False), 2.0**-24
-    x = torch.randn(1, 9, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    length, total = float(x.norm()), 3 * 0.3
-    level, scores = 5**0.5 * 13 * u * (length + total), 3 * u * length
-    unit = u * (length + total)
-    expected = 2 * (level + unit + scores) + 4 * u * (length + total) + u * float(layer(x).norm())
-    claimed = float(exact_layer_bound(layer, x).rounding(torch.zeros(1).double()))
+@pytest.mark.parametrize("name", ["simplex", "cone"])
+@pytest.mark.parametrize("delta", [0.0, 1.0])
+def test_the_claim_has_every_part_of_the_proof(name, delta) -> None:
+    """By hand with u = 2^-24 and K = 5: what rounds in the scores, the level, the excess and the result."""
+    layer, u = LAYERS[name]().double().requires_grad_(False), 2.0**-24
+    x = torch.randn(1, 9, layer.width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    length = float(x.norm()) + delta
+    most = length + (3 * 0.3 if name == "simplex" else 0.0)
+    off = (5**0.5 * 13 + 1) * u * most
+    if name == "cone":
+        off = 6**0.5 * off + 5 * 5**0.5 * u * most
+    off += 3 * u * length
+    expected = 2 * off + 4 * u * most + u * (float(layer(x).norm()) + delta)
+    claimed = float(exact_layer_bound(layer, x).rounding(torch.tensor([delta]).double()))
     assert expected <= claimed <= expected * 1.001
+
+
+@pytest.mark.parametrize(
+    ("kind", "channels", "budget"),
+    [(CompetitiveAttention, {0: 1.0}, 0.5**0.5), (ConeAttention, {1: 2.0, 2: 1.0}, None)],
+)
+def test_at_exact_ties_of_the_level_one_branch_has_the_derivative(kind, channels, budget) -> None:
+    x = torch.zeros(1, 9, 12, dtype=torch.float64)
+    for channel, value in channels.items():
+        x[..., channel] = value
+    layer = kind(12, 1, side=3, window=5, **({"budget": budget} if budget else {})).double().requires_grad_(False)
+    if budget:
+        assert float(layer.scores(x).max()) == layer.budget, "tied with the budget"
+    jacobian = torch.func.jacrev(layer)(x).reshape(108, 108)
+    assert float(torch.linalg.matrix_norm(jacobian, ord=2)) <= 1 + 1e-12
+
+
+def test_nothing_is_certified_while_patterns_are_replaced() -> None:
+    network = nn.Sequential(CompetitiveAttention(12, 1, side=3, window=5), nn.Flatten(), nn.Linear(108, 3))
+    with (
+        watching(lambda pattern, _: 40 * pattern),
+        pytest.raises(BenchmarkError, match="leave that block, then certify"),
+    ):
+        rebuilt(network.eval())
 
 
 class Longer(OrthogonalLinear):
