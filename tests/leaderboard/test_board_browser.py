@@ -327,13 +327,13 @@ def test_of_many_rows_the_first_are_laid_out_until_all_are_asked_for(browser, tm
     from selenium.webdriver.common.keys import Keys
 
     browser.get(write(tmp_path, [record(f"R{place:03}", place % 90, 10) for place in range(130)]))
-    assert len(shown(browser)) == 50
+    until(browser, lambda: len(shown(browser)) == 50)
     assert browser.find_element("id", "count").text == "130 of 130 models"
     browser.find_element("id", "find").send_keys("r12")
-    assert len(shown(browser)) == 10
+    until(browser, lambda: len(shown(browser)) == 10)
     browser.find_element("id", "find").send_keys(Keys.BACKSPACE * 3, "r0")
     browser.find_element("id", "more").click()
-    assert len(shown(browser)) == 100
+    until(browser, lambda: len(shown(browser)) == 100)
     assert browser.switch_to.active_element.get_dom_attribute("href"), "the focus goes on with the first of the rest"
 
 
