@@ -84,7 +84,7 @@ class Project:
         folder = self.root / "submissions" / name
         folder.mkdir()
         (folder / "submission.yaml").write_text(TINY_SUBMISSION.format(name=name, epochs=epochs))
-        for file in ("method.py", "grid.py"):  # which it imports
+        for file in ("method.py", "content.py", "grid.py"):  # which it imports
             shutil.copy(ROOT / "submissions" / "Havens2024LoFAST" / file, folder / file)
 
     def bring(self, name: str, attack: str, code: str, *specs: str) -> None:
