@@ -189,7 +189,7 @@ def test_what_is_chosen_stands_in_the_address_and_comes_back(board) -> None:
     kept = board.current_url
     board.get("about:blank")
     board.get(kept)
-    assert shown(board) == seen
+    until(board, lambda: shown(board) == seen)
     assert board.find_element("id", "all").is_selected()
     assert head(board, "robust L2 0.5").get_attribute("aria-sort") == "descending"
     assert board.find_element("css selector", ".compare a").get_attribute("href") == link

@@ -29,10 +29,26 @@ def chromium(profile: Path) -> Iterator:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(PROGRAMS[1]))
+    load = driver.get
+
+    def get(url: str) -> None:
+        """Load the page and wait for its scripts, which a busy machine may run later than `get` returns."""
+        load(url)
+        driver.execute_async_script(SCRIPTS_RAN)
+
+    driver.get = get
     try:
         yield driver
     finally:
         driver.quit()
+
+
+# calls back after the page is complete
+SCRIPTS_RAN = """
+const done = arguments[0];
+const frames = () => setTimeout(() => setTimeout(done, 0), 0);
+if (document.readyState === "complete") frames(); else addEventListener("load", frames);
+"""
 
 
 def width(driver, pixels: int, height: int = 900) -> None:
