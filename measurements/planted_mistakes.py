@@ -81,6 +81,8 @@ grid attention, variance too small: (P @ squares)[..., 0] - (P @ y) => (P @ squa
 competition, step of 2.1 for 2: moved = excess * ROOT => moved = 1.05 * excess * ROOT
 competition, rounding of scores and level left out: covered(inside + UNIT32 * (output => covered(UNIT32 * (output
 competition, no error of the level: off = (math.sqrt(places) * gamma(places + 8) + UNIT32) => off = UNIT32
+cone, own entry's error left out: off = math.sqrt(1 + places) * off + => off = off +
+competition, size of the moved output left out: UNIT32 * (output + delta + inside) => UNIT32 * (output + inside)
 competition, budget left out of the rounding: math.sqrt(x.shape[1]) * budgets => 0.0 * budgets
 [bounds] tests/layers/test_competitive_attention.py
 competition, level off by one: torch.arange(1, ordered.shape[-1] + 1 => torch.arange(2, ordered.shape[-1] + 2

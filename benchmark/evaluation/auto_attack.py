@@ -110,16 +110,17 @@ def first_look(
     *,
     attacked: bool = True,
 ) -> tuple[nn.Module, Predictions, list[str]]:
-    """Return the model, in pieces where memory is short; its clean predictions; and warnings about model and labels, those
-    of gradients only if it will be `attacked`.
+    """Return the model, in pieces where memory is short; its clean predictions; and warnings about model and labels.
+
+    Args:
+        attacked: whether an attack follows, which needs gradients: only then are they tried and warned about.
 
     Raises:
         BenchmarkError: the model cannot be evaluated (`own_model.check`).
     """
     place = images.device
-    with torch.random.fork_rng(
-        [place] if place.type == "cuda" else []
-    ):  # a random model's next draws are for the attack
+    devices = [place] if place.type == "cuda" else []
+    with torch.random.fork_rng(devices):  # a random model's next draws are for the attack
         classes = own_model.check(model, images, labels)
         model = model if place.type == "cpu" or not attacked else fitting(model, images[:batch_size], report)
         predictions = predict(model, images, labels, batch_size)

@@ -139,6 +139,13 @@ def test_votes_that_depend_on_others_or_knew_the_noise_are_refused(kind, words) 
             checked(kind)
 
 
+def test_without_the_check_such_votes_would_carry_larger_radii() -> None:
+    def radius(kind: Callable[[], Answer]) -> float:
+        return float(smooth(Model(kind), IMAGES, range(len(IMAGES)), [0.1, 0.3], **RULES, batch_size=64).radius.mean())
+
+    assert all(radius(kind) > 1.2 * radius(function) for kind in (coupled, remembers, patient, knows_the_noise))
+
+
 def test_votes_of_a_function_pass() -> None:
     """What is checked is drawn anew each time, the result is not."""
     (radius,) = {checked(function) for _ in range(4)}

@@ -189,7 +189,7 @@ def test_what_is_chosen_stands_in_the_address_and_comes_back(board) -> None:
     kept = board.current_url
     board.get("about:blank")
     board.get(kept)
-    until(board, lambda: shown(board) == seen)
+    assert shown(board) == seen
     assert board.find_element("id", "all").is_selected()
     assert head(board, "robust L2 0.5").get_attribute("aria-sort") == "descending"
     assert board.find_element("css selector", ".compare a").get_attribute("href") == link
@@ -327,13 +327,13 @@ def test_of_many_rows_the_first_are_laid_out_until_all_are_asked_for(browser, tm
     from selenium.webdriver.common.keys import Keys
 
     browser.get(write(tmp_path, [record(f"R{place:03}", place % 90, 10) for place in range(130)]))
-    until(browser, lambda: len(shown(browser)) == 50)
+    assert len(shown(browser)) == 50
     assert browser.find_element("id", "count").text == "130 of 130 models"
     browser.find_element("id", "find").send_keys("r12")
-    until(browser, lambda: len(shown(browser)) == 10)
+    assert len(shown(browser)) == 10
     browser.find_element("id", "find").send_keys(Keys.BACKSPACE * 3, "r0")
     browser.find_element("id", "more").click()
-    until(browser, lambda: len(shown(browser)) == 100)
+    assert len(shown(browser)) == 100
     assert browser.switch_to.active_element.get_dom_attribute("href"), "the focus goes on with the first of the rest"
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tiny_linear_row
@@ -95,6 +96,19 @@ def test_a_verification_asks_again(row) -> None:
     assert f"image 3: {name.replace('_', ' ')}: {(before + 1) % 10} -> {before}" in lines
 
 
+def test_patterns_of_a_network_that_reports_none_are_named_and_broken_columns_too(row) -> None:
+    table = pq.read_table(EVIDENCE)
+    name, values = PATTERN_COLUMNS["mean"], table["clean_prediction"]
+    for column, line in (
+        (values, f"{name}: the network has no such patterns"),
+        (pa.array([None, *values.to_pylist()[1:]]), f"the evidence has no whole column '{name}'"),
+    ):
+        EVIDENCE.unlink()
+        pq.write_table(table.append_column(name, column), EVIDENCE)
+        sign("evidence", EVIDENCE)
+        assert f"{line}:  -> " in found()["lines"]
+
+
 def test_a_count_that_the_evidence_does_not_have_is_named(row) -> None:
     def change(content: dict) -> None:
         content["attention"]["none"]["changed"] += 1
@@ -120,7 +134,16 @@ def test_patterns_that_layers_make_known_are_replaced_by_their_mean_and_by_anoth
         assert part.clean.count == sum(one == other for one, other in zip(predicted, label, strict=True))
         clean = evidence["clean_prediction"].to_pylist()
         assert part.changed == sum(one != other for one, other in zip(predicted, clean, strict=True))
-    assert not found()["lines"]
+    content = found()
+    assert not content["lines"]
+    assert {"what": "predictions with replaced attention", "count": 80} in content["checked"]
+    honest = {path: path.read_bytes() for path in (EVIDENCE, RECORD)}
+    for name in PATTERN_COLUMNS.values():
+        before = change_column(name, 3, lambda value: (value + 1) % 10)
+        sign("evidence", EVIDENCE)
+        assert f"image 3: {name.replace('_', ' ')}: {(before + 1) % 10} -> {before}" in found()["lines"]
+        for path, data in honest.items():
+            path.write_bytes(data)
 
     def change(content: dict) -> None:
         content["attention"]["mean"]["changed"] += 1

@@ -32,7 +32,7 @@ def chromium(profile: Path) -> Iterator:
     load = driver.get
 
     def get(url: str) -> None:
-        """Load the page and wait for its scripts, which a busy machine may run later than `get` returns."""
+        """Load the page and wait for its scripts: `get` may return before a page from a file is complete."""
         load(url)
         driver.execute_async_script(SCRIPTS_RAN)
 
@@ -46,8 +46,7 @@ def chromium(profile: Path) -> Iterator:
 # calls back after the page is complete
 SCRIPTS_RAN = """
 const done = arguments[0];
-const frames = () => setTimeout(() => setTimeout(done, 0), 0);
-if (document.readyState === "complete") frames(); else addEventListener("load", frames);
+if (document.readyState === "complete") done(); else addEventListener("load", () => done());
 """
 
 

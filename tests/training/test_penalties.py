@@ -97,6 +97,17 @@ def test_it_is_added_once_whatever_the_batches_that_make_a_step(tmp_path) -> Non
     assert weights[0][1] == pytest.approx(weights[1][1], rel=1e-5)
 
 
+def test_factors_of_zero_change_no_byte(tmp_path) -> None:
+    weights = []
+    for name in ("without", "with"):
+        model = attentive()
+        penalties = {"msvp": made(model)} if name == "with" else {}
+        best, _ = run(model, standard.objective(None), spec(epochs=2), tmp_path / name, penalties=penalties)
+        weights.append(best)
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
 def test_a_penalty_that_is_not_finite_stops_like_a_loss(tmp_path) -> None:
     model = attentive()
     with pytest.raises(BenchmarkError, match=r"the penalty own is inf in epoch 1; .* no checkpoint"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +19,9 @@ from benchmark.attacks import autoattack, pgd
 from benchmark.attacks.ball import ROUNDING, distances, into_ball
 from benchmark.attacks.prediction import logits, margins, predict
 from benchmark.attacks.replaced_attention import OtherPatterns, ReplacedAttention, mean_patterns, patterns
+from benchmark.data.tensors import training_images
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
-from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, column
+from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, PATTERN_IMAGES, column
 from benchmark.evaluation.replay.findings import Findings, some
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.certificate import CertificateSpec
@@ -97,25 +99,25 @@ class Evaluator:
             how = "bit for bit" if self.exact else f"to {TOLERANCE:g} of the largest logit, which turns no verdict"
             self.findings.check(f"clean predictions and margins, {how}", len(self.images))
 
-    def replay_without_attention(self, evidence: pa.Table, training: torch.Tensor | None) -> None:
+    def replay_without_attention(self, evidence: pa.Table, data: Path | None) -> None:
         """Compare the predictions for the clean images when the network's attention is replaced.
 
         Args:
-            training: the images (n, c, h, w) whose mean patterns the evidence has; None for a network that reports none.
+            data: the track's prepared data, whose training images mean patterns are of; None for a network whose evidence
+                has no patterns, since it is not rebuilt from its layers.
         """
         networks: dict[str, nn.Module] = {
             name: ReplacedAttention(self.model, w) for w, name in ATTENTION_COLUMNS.items()
         }
-        reported = training is not None and patterns(self.model, self.images[:1])
-        if training is not None and reported:
-            means = mean_patterns(self.model, training.to(self.images.device), self.batch_size)
+        if data and patterns(self.model, self.images[:1]):
+            training = training_images(data, PATTERN_IMAGES).to(self.images.device)
+            means = mean_patterns(self.model, training, self.batch_size)
             others = [OtherPatterns(self.model, given) for given in (means, None)]
             networks |= dict(zip(PATTERN_COLUMNS.values(), others, strict=True))
         for name in PATTERN_COLUMNS.values():
-            if (name in networks) != (name in evidence.column_names):
-                self.findings.contradict(
-                    f"{name}: {'only' if name in networks else 'not'} the network has such patterns"
-                )
+            at_hand = {"network": name in networks, "evidence": name in evidence.column_names}
+            if lacking := [where for where, has in at_hand.items() if has != any(at_hand.values())]:
+                self.findings.contradict(f"{name}: the {lacking[0]} has no such patterns")
         for name, changed in networks.items():
             if name not in evidence.column_names:
                 continue

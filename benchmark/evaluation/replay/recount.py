@@ -108,10 +108,8 @@ def _needed(record: Record, evidence: pa.Table) -> list[str]:
     names += [f"smoothed_{what}" for what in OF_SMOOTHING] if record.smoothed else []
     cells = record.corrupted.rules.cells if record.corrupted else ()
     names += [*ATTENTION_COLUMNS.values()] if record.attention else []
-    at_hand = {PATTERN_COLUMNS[what] for what in _patterns(record)} | {*PATTERN_COLUMNS.values()} & {
-        *evidence.column_names
-    }
-    names += sorted(at_hand)
+    recorded = {PATTERN_COLUMNS[what] for what in _patterns(record)}
+    names += [name for name in PATTERN_COLUMNS.values() if name in recorded or name in evidence.column_names]
     return names + [f"corrupted {name} {severity}" for name, severity in cells]
 
 

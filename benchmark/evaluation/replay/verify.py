@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from benchmark.data.tensors import tensors, training_images
+from benchmark.data.tensors import tensors
 from benchmark.evaluation.division import RANDOM
-from benchmark.evaluation.evidence import PATTERN_IMAGES, attacked, column, is_probe, unbroken
+from benchmark.evaluation.evidence import attacked, column, is_probe, unbroken
 from benchmark.evaluation.replay.evaluator import PARTS, Evaluator
 from benchmark.evaluation.replay.findings import Findings, Source, Verification
 from benchmark.evaluation.replay.recount import check_itself, recount, whole
@@ -189,8 +189,7 @@ def _replay(evaluator: Evaluator, row: Row, record: Record, stored: Stored, evid
     steady = _is_steady(record, findings, "predictions, margins and successes")
     evaluator.replay_clean(evidence, steady)
     if record.attention and steady:
-        training = training_images(row.data, PATTERN_IMAGES) if row.described else None
-        evaluator.replay_without_attention(evidence, training)
+        evaluator.replay_without_attention(evidence, row.data if row.described else None)
     of_attacks, done = evaluator.of_first(attacked(evidence)), 0
     for attack in [attack for attack in record.attacks if attack.id in stored.adversarial]:
         images = read_tensors(stored.adversarial[attack.id], [attack.id])
