@@ -34,20 +34,13 @@ def chromium(profile: Path) -> Iterator:
     def get(url: str) -> None:
         """Load the page and wait for its scripts: `get` may return before a page from a file is complete."""
         load(url)
-        driver.execute_async_script(SCRIPTS_RAN)
+        until(driver, lambda: driver.execute_script("return document.readyState") == "complete")
 
     driver.get = get
     try:
         yield driver
     finally:
         driver.quit()
-
-
-# calls back after the page is complete
-SCRIPTS_RAN = """
-const done = arguments[0];
-if (document.readyState === "complete") done(); else addEventListener("load", () => done());
-"""
 
 
 def width(driver, pixels: int, height: int = 900) -> None:
