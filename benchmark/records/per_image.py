@@ -10,6 +10,8 @@ from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record, headline
 from benchmark.specs.base import Frozen
 
+ROUNDING = 1e-6  # of a radius, by which a distance is clearly within it
+
 
 class PerImage(Frozen):
     """The numbers of a Record by evaluation image. In the open division each attack's own number is missing.
@@ -75,4 +77,9 @@ def contradictions(record: Record, images: PerImage) -> list[str]:
     attacked = min((result.accuracy.n for result in record.robust), default=record.n)
     if images.broken and len(images.broken) != attacked:
         problems.append(f"{len(images.broken)} distances of {attacked} attacked images")
+    for result in record.robust:
+        name, nearer = f"robust {result.threat.label}", result.threat.eps * (1 - ROUNDING)
+        pairs = zip(images.scores.get(name, ""), images.broken, strict=False)
+        if result.threat.norm == "L2" and any(d == "1" and at is not None and at < nearer for d, at in pairs):
+            problems.append(f"{name} counts an image whose nearest adversarial image lies within it")
     return problems
