@@ -73,7 +73,7 @@ def _classes(logits: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def patterns(model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
-    """Return the patterns (n, ...) that layers make known in one pass, in order; none for a model in another process."""
+    """Return the patterns (n, ...) that layers report in one pass, in order; none for a model in another process."""
     seen: list[torch.Tensor] = []
     if not isinstance(model, Remote):
         with watching(lambda pattern, _: seen.append(pattern)):
@@ -82,7 +82,7 @@ def patterns(model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
 
 
 def mean_patterns(model: nn.Module, images: torch.Tensor, batch_size: int) -> list[torch.Tensor]:
-    """Return the mean over images (n, c, h, w) of each pattern that a layer makes known: (1, ...) float64, in order."""
+    """Return the mean over images (n, c, h, w) of each pattern that a layer reports: (1, ...) float64, in order."""
     batches = [patterns(model, part) for part in images.split(batch_size)]
     return [
         sum(part.double().sum(0, keepdim=True) for part in layer) / len(images) for layer in zip(*batches, strict=True)
@@ -90,7 +90,7 @@ def mean_patterns(model: nn.Module, images: torch.Tensor, batch_size: int) -> li
 
 
 class OtherPatterns(nn.Module):
-    """The model with patterns from elsewhere where layers make theirs known: images (n, c, h, w) to logits (n, classes).
+    """The model with other patterns in place of those that its layers report: images (n, c, h, w) to logits (n, classes).
 
     Args:
         means: the patterns that all images get, by layer; None gives each image those of the one before it in the batch, as
@@ -140,7 +140,7 @@ class _Replaced(TorchDispatchMode):
         self.weights, self.replaced = weights, 0
 
     def of_pattern(self, pattern: torch.Tensor, uniform: float) -> torch.Tensor:
-        """What takes the place of a pattern that a layer makes known."""
+        """Return the replacement of a pattern that a layer reports, and count it."""
         self.replaced += 1
         return torch.full_like(pattern, uniform if self.weights == "uniform" else 0.0)
 

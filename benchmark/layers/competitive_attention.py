@@ -76,7 +76,7 @@ def _replacement(pattern: Callable[[], torch.Tensor], uniform: float) -> torch.T
 
 
 def rings(side: int) -> list[list[tuple[int, int]]]:
-    """The places (down, right) of a side x side torus relative to a token, by their distance from it: itself first."""
+    """Return the places (down, right) of a side x side torus relative to a token, grouped by distance, nearest first."""
     by_distance: dict[int, list[tuple[int, int]]] = {}
     for down in range(side):
         for right in range(side):
@@ -130,7 +130,7 @@ class Competition(nn.Module):
         return torch.cat([queries - moved, keys - moved_keys, rest], dim=4).flatten(3).flatten(1, 2)
 
     def scores(self, x: torch.Tensor) -> torch.Tensor:
-        """W X: (n, side, side, heads, window)."""
+        """Return W X, (n, side, side, heads, window)."""
         queries, keys, _ = self._parts(x)
         return (queries + self._looked_up(keys)) * HALF
 
@@ -142,20 +142,20 @@ class Competition(nn.Module):
         return grid.unflatten(3, (self.heads, share)).split([self.window, self.window, share - 2 * self.window], dim=4)
 
     def _looked_up(self, keys: torch.Tensor) -> torch.Tensor:
-        """Each token's keys from the places of its window."""
+        """Return each token's keys from the places of its window."""
         parts = zip(keys.unbind(4), self.places, strict=True)
         return torch.stack([part.roll((-down, -right), (1, 2)) for part, (down, right) in parts], dim=4)
 
     def excess(self, scores: torch.Tensor) -> torch.Tensor:
-        """Pi(scores): (..., heads, window) to the same."""
+        """Return Pi(scores), (..., heads, window) like the scores."""
         raise NotImplementedError
 
     def pattern(self, scores: torch.Tensor, excess: torch.Tensor) -> torch.Tensor:
-        """Who wins: (..., heads, window)."""
+        """Return which keys win, (..., heads, window)."""
         raise NotImplementedError
 
     def by_pattern(self, scores: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
-        """What takes the place of the excess where a pattern is given."""
+        """Return what replaces the excess where a pattern is given."""
         raise NotImplementedError
 
 
@@ -193,7 +193,7 @@ class CompetitiveAttention(Competition):
         return (scores - level(scores.sort(dim=-1, descending=True).values, budgets)).relu()
 
     def pattern(self, scores: torch.Tensor, excess: torch.Tensor) -> torch.Tensor:
-        """Sparsemax: rows that sum to 1."""
+        """Return sparsemax's weights; each row sums to 1."""
         return excess / self.budgets.to(scores.dtype)[:, None]
 
     def by_pattern(self, scores: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
@@ -215,7 +215,7 @@ class ConeAttention(Competition):
         return torch.cat([-above.sum(-1, keepdim=True), above], dim=-1)
 
     def pattern(self, scores: torch.Tensor, excess: torch.Tensor) -> torch.Tensor:
-        """Who is pooled: 1 or 0."""
+        """Return 1 where a score is pooled, else 0."""
         return (excess != 0).to(scores.dtype)
 
     def by_pattern(self, scores: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:

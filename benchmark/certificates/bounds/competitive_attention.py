@@ -50,7 +50,7 @@ def _(layer: CompetitiveAttention | ConeAttention, x: torch.Tensor) -> LayerBoun
 
 @layer_bound.register
 def _(layer: MaxMinTokens, x: torch.Tensor) -> LayerBound:
-    """Maxima and minima round nothing."""
+    """Bound maxima and minima, which round nothing."""
     _check_tokens(layer, x)
     whole(layer, 1, x.shape[2] // 2, pairs=layer.pairs)
     return IsometricBound(layer, x, torch.zeros_like)
@@ -68,7 +68,7 @@ def _check_tokens(layer: Competition | MaxMinTokens, x: torch.Tensor) -> None:
 
 
 def competition_rounding(layer: CompetitiveAttention | ConeAttention, x: torch.Tensor) -> Rounding:
-    """What float32 may err by, ||D|| <= delta: (n,) to (n,). With K = window, N tokens and l = sqrt(N) ||budgets||:
+    """Return a bound on float32's error for ||D|| <= delta: (n,) to (n,). With K = window, N tokens, l = sqrt(N) ||budgets||:
 
     1. Scores s = (q + k) / sqrt 2: a sum, a product and the constant, gamma(3) |s|, and ||s|| <= n = ||x|| + delta by
        orthonormal rows. Let s' be what float32 computes, S = (1 + gamma(3)) n + l.

@@ -81,7 +81,7 @@ def numbers(record: Record) -> dict[str, Proportion]:
 
 
 def _patterns(record: Record) -> dict[str, WithoutAttention]:
-    """What a Record has of other patterns: "mean", "other"."""
+    """Return a Record's results with other patterns, by "mean" and "other"."""
     parts = {what: getattr(record.attention, what, None) for what in PATTERN_COLUMNS}
     return {what: part for what, part in parts.items() if part}
 
