@@ -11,6 +11,7 @@ import regression_record
 import tiny_linear_row
 from typer.testing import Result
 
+from benchmark.runtime import files
 from benchmark.specs.base import to_json
 
 ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
@@ -32,9 +33,11 @@ def _project(tmp_path, monkeypatch) -> None:
 def put(row: str, robust: int, published: bool = False, certified: bool = True) -> None:
     made = regression_record.changed("robust", 0, "accuracy", to=regression_record.proportion(robust))
     update = {"submission": row.partition("-")[0]} | ({} if certified else {"certified": ()})
-    file = PUBLISHED / f"{row}.json" if published else Path("work/tiny") / row / "record/record.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(to_json(made.model_copy(update=update)))
+    places = PUBLISHED / f"{row}.json", PUBLISHED / f"images/{row}.json"
+    if not published:
+        places = tuple(Path("work/tiny") / row / "record" / name for name in ("record.json", "per_image.json"))
+    for place, content in zip(places, (made.model_copy(update=update), regression_record.images(made)), strict=True):
+        files.write(place, to_json(content))
 
 
 def rvb(*arguments: str) -> Result:

@@ -10,7 +10,7 @@ import torch
 from benchmark.runtime import torch_setup
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import run_settings
-from benchmark.specs.run import RunSettings, TrainRun
+from benchmark.specs.run_settings import RunSettings, TrainRun
 from benchmark.training.fitting import fabric_of
 from benchmark.training.ranks import Ranks
 

@@ -55,9 +55,12 @@ def images(record: Record, *flipped: tuple[str, int]) -> PerImage:
     return PerImage(
         row=record.row,
         scores={name: "".join(map(str, each)) for name, each in scores.items()},
-        radii={"certified": tuple(0.3 - image / 500 for image in range(record.n)), "smoothed": (0.2,) * record.n},
+        radii={
+            "certified": tuple(0.3 - image / 500 if image < 61 else 0.0 for image in range(record.n)),
+            "smoothed": (0.2,) * record.n,
+        },
     )
 
 
-def built(record: Record, machine: dict[str, str] | None, *flipped: tuple[str, int]) -> Built:
+def built(record: Record, machine: dict[str, str], *flipped: tuple[str, int]) -> Built:
     return Built(record, images(record, *flipped), machine)
