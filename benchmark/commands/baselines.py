@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from benchmark.records import brought
 from benchmark.records.per_image import PerImage, contradictions
@@ -87,16 +86,10 @@ def machines(track: str) -> dict[str, dict[str, str]]:
     return files.read_model(path, dict[str, dict[str, str]], again) if path.exists() else {}
 
 
-def rules(track: str) -> dict[str, Any]:
-    """Return everything of a track that its numbers depend on."""
-    words = {"development", "title", "description", "robustbench"}
-    return tracks.load(track).model_dump(mode="json", exclude=words)
-
-
 def changed_rules(track: str) -> list[str]:
     """Return what is wrong where the track's rules differ from the published ones of the same version."""
     path = PUBLISHED / track / "track.json"
-    before, now = files.read_json(path, AGAIN) if path.exists() else {}, rules(track)
+    before, now = files.read_json(path, AGAIN) if path.exists() else {}, tracks.load(track).rules
     names = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
     if not names or before.get("version") != now["version"]:
         return []

@@ -17,6 +17,7 @@ from benchmark.records.regression import Built, compare_row
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.specs import tracks
 from benchmark.specs.base import to_json
 from benchmark.specs.rows import load_row
 
@@ -98,7 +99,7 @@ def _write(track: str, rows: Mapping[str, Built]) -> list[Path]:
             written.append(path)
         machines[row] = dict(made.machine)
     files.write_json(folder / "machine.json", machines)
-    files.write_json(folder / "track.json", baselines.rules(track))
+    files.write_json(folder / "track.json", tracks.load(track).rules)
     return written
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -110,6 +110,11 @@ class Track(Frozen):
     corruptions: CorruptionSpec | None = None
     pictures: PicturesSpec | None = None
     robustbench: Literal["cifar10", "cifar100", "imagenet"] | None = None  # the same data set on RobustBench
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """Everything that numbers depend on, as JSON values; and `pictures`, of which published files are made."""
+        return self.model_dump(mode="json", exclude={"development", "title", "description", "robustbench"})
 
     @property
     def threats(self) -> tuple[ThreatModel, ...]:

@@ -13,7 +13,6 @@ from tiny_linear_row import TRACK
 from typer.testing import Result
 
 from benchmark.runtime import files
-from benchmark.specs.base import to_json
 
 ROW = "Tiny2026Net-small"
 PUBLISHED, BUILT = Path("leaderboard/results/tiny"), Path("work/tiny") / ROW / "record"
@@ -29,7 +28,7 @@ def _repository(tmp_path, monkeypatch) -> None:
     """A branch of a repository that has published a row, and on main a later commit that is not its merge base."""
     monkeypatch.chdir(tmp_path)
     files.write(Path("benchmark/tracks/tiny.yaml"), TRACK)
-    publish(ROW)
+    publish()
     git("init", "-q", "-b", "main")
     git("add", ".")
     git("commit", "-qm", "one")
@@ -40,21 +39,12 @@ def _repository(tmp_path, monkeypatch) -> None:
     git("switch", "-q", "mine")
 
 
-def put(
-    places: tuple[Path, Path], *path: str | int, to: object = None, flipped: tuple[tuple[str, int], ...] = ()
-) -> None:
-    """Write a Record with one value changed, and its images, some of them flipped."""
-    record = regression_record.changed(*path, to=to)
-    for place, content in zip(places, (record, regression_record.images(record, *flipped)), strict=True):
-        files.write(place, to_json(content))
-
-
-def publish(row: str) -> None:
-    put((PUBLISHED / f"{row}.json", PUBLISHED / f"images/{row}.json"), "variant", to=row.partition("-")[2])
+def publish(variant: str = "small") -> None:
+    regression_record.write(regression_record.changed("variant", to=variant), published=True)
 
 
 def build(*path: str | int, to: object = None, flipped: tuple[tuple[str, int], ...] = ()) -> None:
-    put((BUILT / "record.json", BUILT / "per_image.json"), *path, to=to, flipped=flipped)
+    regression_record.write(regression_record.changed(*path, to=to), *flipped)
 
 
 def rvb(*arguments: str) -> Result:
@@ -89,8 +79,8 @@ def test_other_bytes_alone_break_nothing_and_code_is_not_compared() -> None:
 
 def test_names_cannot_break_the_table() -> None:
     build("robust", 0, "accuracy", to=regression_record.proportion(39))
-    publish("Tiny2026Net-more")
-    publish("Tiny2026Net-odd|[x]")
+    publish("more")
+    publish("odd|[x]")
     lines = rvb("--exit-zero").output.splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in table} == {6}
@@ -99,7 +89,7 @@ def test_names_cannot_break_the_table() -> None:
 
 
 def test_a_removed_row_breaks_and_a_new_one_does_not() -> None:
-    publish("Tiny2026Net-more")
+    publish("more")
     assert rvb().exit_code == 0
     (PUBLISHED / f"{ROW}.json").unlink()
     result = rvb("--track", "tiny")

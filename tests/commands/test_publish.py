@@ -19,7 +19,6 @@ from benchmark.commands import regress, verify
 from benchmark.records import reproduced
 from benchmark.records.per_image import PerImage
 from benchmark.runtime import files, git
-from benchmark.specs.base import to_json
 
 ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
 PUBLISHED = Path("leaderboard/results/tiny")
@@ -48,11 +47,8 @@ def published(_project) -> None:
 
 def put(row: str, *path: str | int, to: object = None) -> None:
     """A built Record of `row` with one value changed, and its images."""
-    record = regression_record.changed(*path, to=to).model_copy(update={"submission": row.partition("-")[0]})
-    file = record_file(row)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(to_json(record))
-    (file.parent / "per_image.json").write_text(to_json(regression_record.images(record)))
+    record = regression_record.changed(*path, to=to)
+    regression_record.write(record.model_copy(update={"submission": row.partition("-")[0]}))
 
 
 def put_better(row: str) -> None:
