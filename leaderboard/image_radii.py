@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmark.records.brought import Brought
-from benchmark.records.distances import broken_distances
+from benchmark.records.evidence import broken_distances
 from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
 

@@ -22,6 +22,7 @@ from benchmark.records.certificate import AuditResult
 from benchmark.runtime import code, files, scratch
 from benchmark.runtime.clock import Clock
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.sandbox import forks
 from benchmark.specs import submissions
 from benchmark.specs.rows import load_row
 from benchmark.specs.run_settings import run_settings, using_engine
@@ -92,16 +93,20 @@ def audit(
     seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn.")] = 0,
 ) -> None:
     """Try hard to break a row's published certificates; exit status 1 if one breaks."""
-    from benchmark.runtime.torch_setup import apart, set_up
+    from benchmark.runtime.torch_setup import set_up
 
-    device = set_up(run_settings().evaluate.device)
-    for name in certified_rows(track, row):
-        result = apart(device, audit_row, track, name, images or None, restarts, seed)
+    def audit_and_print(name: str) -> None:
+        result = audit_row(track, name, images or None, restarts, seed)
         table = Table("audited", "tried or found", title=f"{name} on {track}: every certificate held")
         for field, value in result.model_dump().items():
             text = f"{value:.6f}" if isinstance(value, float) else str(value)
             table.add_row(field.replace("_", " "), ", ".join(value) if field == "attacks" else text)
         console.print(table)
+
+    set_up(run_settings().evaluate.device)  # imports torch, once for all forks
+    for name in certified_rows(track, row):
+        # a process that has started a GPU cannot fork another that uses one, as each sandboxed row does
+        forks.run(partial(audit_and_print, name))
 
 
 def certified_rows(track: str, name: str) -> list[str]:

@@ -112,7 +112,7 @@ def _distances(track: str, row: str, sha256: str) -> tuple[float | None, ...]:
         raise BenchmarkError(f"{path} is not the evidence of the Record; run `rvb repro {row} --track {track}`")
     import pyarrow.parquet as pq
 
-    from benchmark.records.distances import published_distances
+    from benchmark.records.evidence import published_distances
 
     return published_distances(pq.read_table(path, use_threads=False))
 

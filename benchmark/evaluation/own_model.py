@@ -65,9 +65,10 @@ def radius(norm: Norm, eps: Any, images: torch.Tensor) -> float:
     size = float(value)
     if norm == "Linf" and size > 1:
         raise BenchmarkError(f"Linf eps {size:g} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
-    shape = images.shape[1:] if images.ndim == 4 and len(images) else None
-    if shape and (problem := radius_problem(ThreatModel(norm=norm, eps=size), shape)):
-        raise BenchmarkError(f"{problem}, so 128/255 is 0.502")
+    if images.ndim == 4 and len(images):
+        channels, height, width = images.shape[1:]
+        if problem := radius_problem(ThreatModel(norm=norm, eps=size), (channels, height, width)):
+            raise BenchmarkError(f"{problem}, so 128/255 is 0.502")
     return size
 
 

@@ -16,7 +16,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
@@ -25,6 +24,7 @@ from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, explain
 from benchmark.specs.base import Frozen
+from benchmark.specs.submission import WebAddress
 from benchmark.specs.threat import Radius, ThreatModel
 from benchmark.specs.track import Track
 
@@ -49,7 +49,7 @@ class ClaimedRow(Frozen):
     title: str
     authors: str
     venue: str = ""
-    link: str = ""
+    link: WebAddress = ""
     architecture: str
     additional_data: bool | None = None
     threat: ThreatModel
@@ -65,13 +65,6 @@ class ClaimedRow(Frozen):
     def robust(self) -> float:
         """The lowest robust accuracy known."""
         return self.autoattack if self.external is None else min(self.autoattack, self.external)
-
-    @field_validator("link")
-    @classmethod
-    def _a_web_address(cls, link: str) -> str:
-        if link and not link.startswith(("https://", "http://")):
-            raise ValueError(f"{link!r} is no web address")
-        return link
 
     @model_validator(mode="after")
     def _plausible(self) -> ClaimedRow:

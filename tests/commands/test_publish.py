@@ -223,6 +223,8 @@ def test_rows_that_are_missing_on_either_side(published) -> None:
     output = rvb("regress").output
     assert "Tiny2026Linear-small is published and not built; run `rvb repro`" in output
     assert "Tiny2026Other-small is built and not published; run `rvb publish Tiny2026Other-small`" in output
+    (PUBLISHED / f"{ROWS[0]}.json").unlink()
+    assert "Tiny2026Linear-small is neither published nor built; run `rvb repro`" in rvb("regress").output
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"track": 3}', "[]"])

@@ -186,12 +186,9 @@ def test_the_rate_of_false_alarms_of_the_whole_table_is_as_stated() -> None:
     assert alarms <= FALSE_ALARMS * tables
 
 
-def test_other_data_fail_elsewhere_too() -> None:
+def test_a_number_that_one_record_lacks_and_other_data_are_outside() -> None:
     other = with_digests(NATIVE_KEPT.record, **{"data test": "d2"})
     assert outside(decided(elsewhere(record=other))) == ["sha256 of data test"]
-
-
-def test_a_number_that_one_record_lacks_is_outside() -> None:
     bare = built(changed("certified", to=[]), HERE)
     assert [(line.metric, line.published, line.built) for line in compare_row(KEPT, bare).outside] == [
         ("certified L2 0.1", "61 of 100", "none"), ("images of certified L2 0.1", "100 images", "0 images")
@@ -206,17 +203,3 @@ def test_other_rules_and_other_images_are_one_line_and_no_numbers() -> None:
     ):
         comparison = compare_row(KEPT, replace(KEPT, record=changed(path, to=to)))
         assert (comparison.lines, comparison.problem) == ((), problem)
-
-
-def test_a_missing_row_fails_where_it_is_wanted_and_is_said_where_it_is_not() -> None:
-    row = PUBLISHED.row
-    both = {row: KEPT}
-    for published, there, wanted, problem, notes in (
-        (both, {}, [row], "is published and not built; run `rvb repro`", ()),
-        (both, {}, [], "", ("is published and not built here",)),
-        ({}, both, [row], f"is built and not published; run `rvb publish {row}`", ()),
-        ({}, {}, [row], "is neither published nor built; run `rvb repro`, then `rvb publish`", ()),
-    ):
-        (comparison,) = compare_rows(published, there, wanted)
-        assert (comparison.problem, comparison.notes, comparison.failed) == (problem, notes, bool(problem))
-    assert not compare_rows({}, both, [])

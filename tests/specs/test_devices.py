@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
@@ -84,18 +82,6 @@ def test_a_gpu_that_does_not_start_is_one_line(monkeypatch, raised, words) -> No
     with pytest.raises(BenchmarkError, match=words) as refused:
         torch_setup.start(torch.device("cuda"))
     assert "\n" not in str(refused.value)
-
-
-def test_a_row_on_a_gpu_is_judged_in_a_process_of_its_own() -> None:
-    here = os.getpid()
-    assert torch_setup.apart(torch.device("cpu"), os.getpid) == here
-    assert torch_setup.apart(torch.device("cuda"), os.getpid) != here
-    with pytest.raises(BenchmarkError, match="of the row"):
-        torch_setup.apart(torch.device("cuda"), _fails)
-
-
-def _fails() -> None:
-    raise BenchmarkError("of the row")
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from benchmark.evaluation import evidence as counting
-from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, attack_ids, column, proportion
+from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, proportion
 from benchmark.evaluation.replay.findings import Verification
 from benchmark.records.beside import WithoutAttention
-from benchmark.records.distances import published_distances
+from benchmark.records.evidence import attack_ids, column, is_probe, is_whole, published_distances
 from benchmark.records.per_image import PerImage, contradictions, shares
 from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
@@ -64,7 +64,7 @@ def whole(evidence: pa.Table, record: Record, findings: Verification) -> bool:
     if evidence.num_rows != record.n:
         findings.contradict("images in the evidence", record.n, evidence.num_rows)
         return False
-    probes = [name for name in evidence.column_names if counting.is_probe(name)]
+    probes = [name for name in evidence.column_names if is_probe(name)]
     lacking = [name for name in [*_needed(record, evidence), *probes] if not _is_whole(evidence, name)]
     for name in lacking:
         findings.contradict(f"the evidence has no whole column {name!r}")
@@ -87,9 +87,9 @@ def _needed(record: Record, evidence: pa.Table) -> list[str]:
 
 
 def _is_whole(evidence: pa.Table, name: str) -> bool:
-    if evidence.column_names.count(name) != 1 or not counting.is_whole(evidence, name):
+    if evidence.column_names.count(name) != 1 or not is_whole(evidence, name):
         return False
-    dtype, probe = evidence[name].type, counting.is_probe(name)
+    dtype, probe = evidence[name].type, is_probe(name)
     if name.endswith(":success") or name.startswith("corrupted ") or probe:
         return pa.types.is_boolean(dtype) and (not probe or PROBED.fullmatch(name) is not None)
     return pa.types.is_integer(dtype) or pa.types.is_floating(dtype)

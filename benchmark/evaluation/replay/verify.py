@@ -15,11 +15,12 @@ import torch
 
 from benchmark.data.tensors import tensors
 from benchmark.evaluation.division import RANDOM
-from benchmark.evaluation.evidence import attacked, column, is_probe, unbroken
+from benchmark.evaluation.evidence import unbroken
 from benchmark.evaluation.replay.evaluator import PARTS, Evaluator
 from benchmark.evaluation.replay.findings import Source, Verification
 from benchmark.evaluation.replay.recount import check_itself, recount, whole
 from benchmark.evaluation.replay.stored import Stored, check_kept, read, read_tensors
+from benchmark.records.evidence import attacked, column, is_probe
 from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
 from benchmark.records.regression import Built, differences
