@@ -27,7 +27,7 @@ from benchmark.records.beside import (
     WithoutAttention,
 )
 from benchmark.records.certificate import CertifiedResult
-from benchmark.records.evidence import attack_ids, attacked, column, is_whole, probed
+from benchmark.records.evidence import ROUNDING, attack_ids, attacked, column, is_whole, probed
 from benchmark.records.per_image import PerImage, contradictions
 from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
@@ -35,7 +35,6 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.track import CorruptionSpec, SmoothingSpec, Track
 
-ROUNDING = 1e-12
 SHARED = ("label", "clean_prediction", "clean_margin")  # columns of every step
 ATTENTION_COLUMNS: dict[Literal["uniform", "none"], str] = {
     "uniform": "uniform_attention_prediction",

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+ROUNDING = 1e-12  # an image that is broken at a radius itself is broken within it
+
 
 def column(evidence: pa.Table, name: str) -> np.ndarray:
     """Return the column's values without nulls: see `attacked`."""

@@ -9,6 +9,7 @@ import pytest
 import regression_record
 from regression_record import built, changed, proportion
 
+from benchmark.records.per_image import contradictions
 from benchmark.records.record import Record
 from benchmark.records.regression import (
     FALSE_ALARMS,
@@ -109,6 +110,17 @@ def test_an_image_whose_verdict_flipped_or_whose_radius_fell_is_named_even_where
     images = KEPT.images.model_copy(update={"radii": KEPT.images.radii | {"certified": tuple(radii)}})
     (radius,) = compare_row(KEPT, replace(KEPT, images=images)).outside
     assert (radius.metric, radius.built[:14]) == ("certified radii", "image 3: 0.291")
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "words"),
+    [
+        ("robust Linf 0.15", 99, "image 99: robust Linf 0.15, but wrong when clean"),
+        ("clean", 3, "image 3: certified at l2 0.294, but wrong when clean"),
+    ],
+)
+def test_images_against_certified_robust_and_clean_are_named(name, image, words) -> None:
+    assert words in contradictions(PUBLISHED, regression_record.images(PUBLISHED, (name, image)))
 
 
 def test_code_that_changed_is_noted_and_is_no_failure() -> None:
