@@ -29,7 +29,7 @@ from benchmark.sandbox.confinement import largest_weights
 from benchmark.sandbox.process import Process, plain
 from benchmark.sandbox.submitted import MOST_SAID, in_force, left, start, too_much
 from benchmark.specs.rows import Row
-from benchmark.specs.run import TrainRun
+from benchmark.specs.run_settings import TrainRun
 from benchmark.training import ranks
 from benchmark.training.checkpoint import Tensors, TrainingProgress
 from benchmark.training.fitting import fit

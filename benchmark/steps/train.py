@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.specs.components import recipe_files
 from benchmark.specs.rows import Row
-from benchmark.specs.run import TrainRun
-from benchmark.specs.run_settings import run_settings
+from benchmark.specs.run_settings import TrainRun, run_settings
 from benchmark.steps.base import Outcome, Step, Work
 
 if TYPE_CHECKING:

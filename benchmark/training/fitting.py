@@ -28,7 +28,7 @@ from benchmark.specs import methods
 from benchmark.specs.components import component, typed_component
 from benchmark.specs.data import DataSpec
 from benchmark.specs.rows import Row
-from benchmark.specs.run import TrainRun
+from benchmark.specs.run_settings import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import Augmentation, PrepareSpec, Selection, TrainingSpec
 from benchmark.training import overfitting
