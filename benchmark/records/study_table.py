@@ -11,12 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from scipy.special import stdtrit
 
-from benchmark.records.study import PublishedStudy, Run, is_named, measure_of
-from benchmark.specs.study import BUILTIN, Value, last_word
+from benchmark.records.study import PublishedStudy, Run, in_order, is_named, measure_of
+from benchmark.specs.study import Value, last_word
 
 ERROR = 0.05
 MOST = 4  # differences that a sentence names
@@ -163,11 +162,6 @@ class Sheet:
     rows: tuple[Row, ...]
 
 
-def read(folder: Path, names: str = "*.json") -> list[PublishedStudy]:
-    """Return the published studies of a track, by name."""
-    return [PublishedStudy.model_validate_json(path.read_text()) for path in sorted(folder.glob(names))]
-
-
 def quantile_curves(study: PublishedStudy) -> tuple[str, ...]:
     """Return the labels of the curves that the study draws as violins: LEAST levels or more, rising from 0 to 1."""
     figure = study.study.figure
@@ -236,16 +230,10 @@ def sheets(table: Table) -> tuple[Sheet, ...]:
 
 def columns(study: PublishedStudy) -> tuple[Column, ...]:
     """Return the columns of a study's numbers, in the study's order; curves that its figure names in the figure's order."""
-    shares = {measure.label for measure in study.study.measures if measure.measure in BUILTIN}
-    order, figure = [measure.label for measure in study.study.measures], study.study.figure
-    drawn = figure.measures if figure else ()
+    shares = {measure.label for measure in study.study.measures if not measure.is_function}
     labels = dict.fromkeys(label for run in study.result.runs for label in run.values)
-
-    def place(label: str) -> tuple[int, int]:
-        return order.index(measure_of(label)), drawn.index(label) if label in drawn else len(drawn)
-
     made: list[Column] = []
-    for label in sorted(labels, key=place):
+    for label in in_order(study.study, labels):
         if (places := study.result.x.get(label)) is None:
             made.append(Column(label, label in shares))
         else:

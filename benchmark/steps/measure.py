@@ -45,7 +45,7 @@ class Measure(EvaluationStep):
                 files.add(attack_file(measure.attack.attack))
             elif measure.measure == "certified":
                 files.add(certificate_file(certificate_of(row.settings, measure).name))
-            elif measure.measure != "clean":
+            elif measure.is_function:
                 files |= measure_files(row.submission.name, measure.measure)
         return sorted(files)
 

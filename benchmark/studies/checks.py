@@ -11,6 +11,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs import submissions
 from benchmark.specs.certificate import CertificateSpec
+from benchmark.specs.components import ATTENTION
 from benchmark.specs.study import BUILTIN, MeasureSpec
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.specs.training import radius_problem
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from benchmark.studies.grids import Grid
 
 MEASURES = Path("benchmark/studies/measures")
-# the parts of a model that measures may take, by the file that finds them
-PARTS = {part: Path(f"benchmark/layers/submitted/{part}.py") for part in ("blocks", "attention")}
 
 
 def options(submission: str) -> set[str] | None:
@@ -53,11 +52,11 @@ def own_measure(submission: str, measure: str) -> bool:
 
 
 def measure_files(submission: str, measure: str) -> set[Path]:
-    """Return the file of a measure that is a function, and those that find the parts of a model that it takes."""
+    """Return the file of a measure that is a function, and the one that finds attention weights if it takes them."""
     own = own_measure(submission, measure)
     file = _own_measures(submission) if own else MEASURES / f"{measure}.py"
     function = _functions(file)[measure if own else "measure"]
-    return {file} | {PARTS[a.arg] for a in function.args.kwonlyargs if a.arg in PARTS}
+    return {file} | {ATTENTION for parameter in function.args.kwonlyargs if parameter.arg == "attention"}
 
 
 def _own_measures(submission: str) -> Path:
@@ -83,7 +82,7 @@ def check(grid: Grid) -> None:
     for place, label in named:
         if label.partition(": ")[0] not in labels:
             raise BenchmarkError(f"{grid.file}: {place}: no measure {label!r}{near_miss(label, labels)}")
-    numbers = [measure.label for measure in study.measures if measure.measure in BUILTIN]
+    numbers = [measure.label for measure in study.measures if not measure.is_function]
     drawn = (study.figure.measures or labels) if study.figure and study.figure.draw == "scatter" else ()
     if drawn and all(label in numbers for label in drawn):
         raise BenchmarkError(
@@ -120,7 +119,7 @@ def _check_measure(grid: Grid, measure: MeasureSpec) -> None:
                 except BenchmarkError as error:
                     raise BenchmarkError(f"{place}: cell {name!r} {error}") from None
                 submissions.check_part("certificates", certificate.name, place)
-    elif measure.measure not in BUILTIN:
+    elif measure.is_function:
         file = _own_measures(grid.submission.name)
         known = {*_functions(file)} | {path.stem for path in MEASURES.glob("[a-z]*.py")}
         if measure.measure not in known:

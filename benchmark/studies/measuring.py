@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -19,8 +19,7 @@ from benchmark.specs.study import MeasureSpec, Value, Verdicts
 
 FARTHEST = 1e12  # from 0
 DIGITS = 5  # of the extent, finer than a figure can show
-PARTS = ("blocks", "attention")  # of a model, each found by the file of its name in benchmark/layers/submitted
-TRAINING = "training"  # the track's training images (n, c, h, w) float32 and labels (n,) int64, on the CPU
+FILLED = ("seed", "attention", "training")  # parameters of measures that studies do not set
 
 Measure = Callable[..., object]  # (model, images, labels, *, seed, **parameters)
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
@@ -119,7 +118,7 @@ def own(
     labels: torch.Tensor,
     measure: MeasureSpec,
     seed: int,
-    parts: dict[str, Any] | None = None,
+    filled: Mapping[str, object],
 ) -> Measured:
     """Return the results of a measure that is a function, of the submission's measures.py or of benchmark/studies/measures.
 
@@ -127,15 +126,17 @@ def own(
     value an image, NaN beyond the first `measure.images`.
 
     Args:
-        parts: the model's blocks or attention weights, or training images, for a function that takes them (`takes`).
+        filled: for a function that takes them (`takes`): `attention`, the model's attention weights; `training`, the track's
+            training images (n, c, h, w) float32 and labels (n,) int64, on the CPU.
 
     Raises:
         BenchmarkError: it returns something else, a number that is not finite, or neither number nor point.
     """
     torch.manual_seed(seed)
-    given = measure.parameters | (parts or {})
     chosen, place = slice(measure.images), f"measure {measure.measure}"
-    returned = function(model, images[chosen].clone(), labels[chosen].clone(), seed=seed, **given)
+    returned = function(
+        model, images[chosen].clone(), labels[chosen].clone(), seed=seed, **measure.parameters, **filled
+    )
     if not isinstance(returned, dict) or not returned:
         raise BenchmarkError(
             f"{place} returned {type(returned).__name__}, not a dict of numbers, lists of numbers or points"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from torch import nn
-
 from benchmark.layers.submitted.attention import attention
 from benchmark.layers.submitted.blocks import blocks, check_blocks
+from torch import nn
+
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import methods, submissions
 
