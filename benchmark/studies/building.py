@@ -8,8 +8,8 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.submitted import run
 from benchmark.specs import methods
 from benchmark.specs.components import check_parameters
+from benchmark.studies import checks
 from benchmark.studies.grids import Grid, recipe
-from benchmark.studies.measuring import FILLED, takes
 from benchmark.studies.own import SECONDS, attention, function_of
 from benchmark.training.fitting import check_recipe
 
@@ -25,14 +25,17 @@ def check(grid: Grid) -> None:
 
 def _check(grid: Grid, _: object) -> None:
     measures = [measure for measure in grid.study.measures if measure.is_function]
-    functions = [function_of(grid.submission.name, measure.measure) for measure in measures]
+    name = grid.submission.name
+    functions = [function_of(name, measure.measure) for measure in measures]
+    takes_attention = any("attention" in checks.filled(name, measure.measure) for measure in measures)
     for cell, settings in grid.cells.items():
         try:
             model = methods.build_model(grid.submission, settings, grid.track)
             check_recipe(recipe(settings))
-            if any(takes(function, "attention") for function in functions):
-                attention(grid.submission.name, model)
+            if takes_attention:
+                attention(name, model)
         except BenchmarkError as error:
             raise BenchmarkError(f"{grid.file}: cell {cell!r}: {error}") from None
     for measure, function in zip(measures, functions, strict=True):
-        check_parameters(function, measure.parameters, f"{grid.file}: measure {measure.label!r}", FILLED)
+        place = f"{grid.file}: measure {measure.label!r}"
+        check_parameters(function, measure.parameters, place, ("seed", *checks.FILLED))

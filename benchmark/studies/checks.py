@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from benchmark.studies.grids import Grid
 
 MEASURES = Path("benchmark/studies/measures")
+FILLED = ("attention", "training")  # keyword-only parameters of measures beside `seed` that studies do not set
 
 
 def options(submission: str) -> set[str] | None:
@@ -28,8 +29,8 @@ def options(submission: str) -> set[str] | None:
     build = _functions(file).get("build")
     if build is None:
         raise BenchmarkError(f"{file} must define build(data, **model) returning a torch module")
-    given = build.args
-    return None if given.kwarg else {a.arg for a in [*given.args[1:], *given.kwonlyargs]}
+    options = build.args
+    return None if options.kwarg else {option.arg for option in [*options.args[1:], *options.kwonlyargs]}
 
 
 def _functions(file: Path) -> dict[str, ast.FunctionDef]:
@@ -53,10 +54,22 @@ def own_measure(submission: str, measure: str) -> bool:
 
 def measure_files(submission: str, measure: str) -> set[Path]:
     """Return the file of a measure that is a function, and the one that finds attention weights if it takes them."""
-    own = own_measure(submission, measure)
-    file = _own_measures(submission) if own else MEASURES / f"{measure}.py"
-    function = _functions(file)[measure if own else "measure"]
-    return {file} | {ATTENTION for parameter in function.args.kwonlyargs if parameter.arg == "attention"}
+    file, _ = _definition(submission, measure)
+    return {file, ATTENTION} if "attention" in filled(submission, measure) else {file}
+
+
+def filled(submission: str, measure: str) -> set[str]:
+    """Return which of FILLED a measure that is a function takes."""
+    _, function = _definition(submission, measure)
+    return {*FILLED} & {parameter.arg for parameter in function.args.kwonlyargs}
+
+
+def _definition(submission: str, measure: str) -> tuple[Path, ast.FunctionDef]:
+    if own_measure(submission, measure):
+        file = _own_measures(submission)
+        return file, _functions(file)[measure]
+    file = MEASURES / f"{measure}.py"
+    return file, _functions(file)["measure"]
 
 
 def _own_measures(submission: str) -> Path:
@@ -121,7 +134,7 @@ def _check_measure(grid: Grid, measure: MeasureSpec) -> None:
                 submissions.check_part("certificates", certificate.name, place)
     elif measure.is_function:
         file = _own_measures(grid.submission.name)
-        known = {*_functions(file)} | {path.stem for path in MEASURES.glob("[a-z]*.py")}
-        if measure.measure not in known:
-            near = near_miss(measure.measure, [*BUILTIN, *known])
+        names = {*_functions(file)} | {path.stem for path in MEASURES.glob("[a-z]*.py")}
+        if measure.measure not in names:
+            near = near_miss(measure.measure, [*BUILTIN, *names])
             raise BenchmarkError(f"{place}: no measure of that name; {_where(file)}{near}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -19,7 +18,6 @@ from benchmark.specs.study import MeasureSpec, Value, Verdicts
 
 FARTHEST = 1e12  # from 0
 DIGITS = 5  # of the extent, finer than a figure can show
-FILLED = ("seed", "attention", "training")  # parameters of measures that studies do not set
 
 Measure = Callable[..., object]  # (model, images, labels, *, seed, **parameters)
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
@@ -126,8 +124,8 @@ def own(
     value an image, NaN beyond the first `measure.images`.
 
     Args:
-        filled: for a function that takes them (`takes`): `attention`, the model's attention weights; `training`, the track's
-            training images (n, c, h, w) float32 and labels (n,) int64, on the CPU.
+        filled: for a function that takes them: `attention`, the model's attention weights; `training`, the track's training
+            images (n, c, h, w) float32 and labels (n,) int64, on the CPU.
 
     Raises:
         BenchmarkError: it returns something else, a number that is not finite, or neither number nor point.
@@ -183,9 +181,3 @@ def versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str,
             except ImportError as error:
                 left_out[measure.label] = f"the package {measure.needs} does not import here ({error})"
     return installed, left_out
-
-
-def takes(function: Measure, name: str) -> bool:
-    """Whether a measure's function has this keyword-only parameter, which the harness then fills."""
-    parameter = inspect.signature(function).parameters.get(name)
-    return parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY

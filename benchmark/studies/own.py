@@ -104,13 +104,13 @@ class _Served:
     def take(self, measure: MeasureSpec, images: torch.Tensor, labels: torch.Tensor) -> Measured:
         assert self.row.network is not None  # the step applies
         name = self.row.submission.name
-        function = function_of(name, measure.measure)
-        given: dict[str, Any] = {}
-        if measures.takes(function, "attention"):
-            given["attention"] = attention(name, self.model)
-        if measures.takes(function, "training"):
-            given["training"] = tensors(load_split(self.row.data, "train"))
-        return measures.own(function, self.model, images, labels, measure, self.row.network.seed, given)
+        function, taken = function_of(name, measure.measure), checks.filled(name, measure.measure)
+        filled: dict[str, object] = {}
+        if "attention" in taken:
+            filled["attention"] = attention(name, self.model)
+        if "training" in taken:
+            filled["training"] = tensors(load_split(self.row.data, "train"))
+        return measures.own(function, self.model, images, labels, measure, self.row.network.seed, filled)
 
 
 def function_of(submission: str, measure: str) -> Measure:
