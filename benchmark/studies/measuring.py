@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -167,17 +166,3 @@ def _per_image(value: torch.Tensor, n: int, total: int, place: str) -> torch.Ten
         raise BenchmarkError(f"{place} returned a tensor of shape {tuple(value.shape)} for {n} images; ({n},) is due")
     rest = torch.full((total - n,), math.nan, dtype=torch.float64)
     return torch.cat([value.detach().cpu().double(), rest])
-
-
-def versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the versions of the packages that measures need, and by label why a measure is left out."""
-    installed, left_out = {}, {}
-    for measure in measures:
-        if measure.needs:
-            try:
-                installed[measure.needs] = str(
-                    getattr(importlib.import_module(measure.needs), "__version__", "unknown")
-                )
-            except ImportError as error:
-                left_out[measure.label] = f"the package {measure.needs} does not import here ({error})"
-    return installed, left_out
