@@ -50,12 +50,12 @@ def read_points(classes: object, axes: object, place: str) -> Points:
         BenchmarkError: anything else, a class without a point, or too many points or classes.
     """
     due = f"by class a list of points (x, y), two finite numbers up to {FARTHEST:g} each,"
-    given = _read(PointsByClass, classes, place, due)
-    extent = max(max(v) - min(v) for v in zip(*(pair for pairs in given.values() for pair in pairs), strict=True))
+    by_class = _read(PointsByClass, classes, place, due)
+    extent = max(max(v) - min(v) for v in zip(*(pair for pairs in by_class.values() for pair in pairs), strict=True))
     digits = DIGITS - 1 - math.floor(math.log10(extent)) if extent else DIGITS  # behind the point
     rounded = [
         {"name": name, "points": tuple((round(x, digits) + 0.0, round(y, digits) + 0.0) for x, y in pairs)}
-        for name, pairs in given.items()
+        for name, pairs in by_class.items()
     ]
     words = _read(tuple[Word, Word] | None, axes, f"{place}: 'axes'", "two words, or none where the axes mean nothing,")
     try:
