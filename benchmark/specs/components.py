@@ -16,7 +16,7 @@ from benchmark.specs.training import TrainingSpec
 
 PACKAGE = Path("benchmark")
 PROBE = "pgd"  # probes for catastrophic overfitting in adversarial training
-ATTENTION = PACKAGE / "layers" / "submitted" / "attention.py"  # finds the attention layers that penalties read
+ATTENTION = PACKAGE / "layers" / "submitted_attention.py"  # finds the attention weights for penalties and measures
 # by folder of benchmark/: the function that its files define, and its name in messages
 ENTRIES = {
     "training": ("objective", "training objective"),

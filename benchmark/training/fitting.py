@@ -264,7 +264,7 @@ def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) ->
     """
     if not spec.penalties:
         return {}
-    finder = importlib.import_module("benchmark.layers.submitted.attention")  # so that only penalties depend on it
+    finder = importlib.import_module("benchmark.layers.submitted_attention")  # so that only penalties depend on it
     attention = partial(finder.attention, submission, model)
     penalties = {}
     for penalty in spec.penalties:
