@@ -29,7 +29,7 @@ def _check(grid: Grid, _: object) -> None:
     for cell, settings in grid.cells.items():
         try:
             model = methods.build_model(grid.submission, settings, grid.track)
-            check_recipe(recipe(settings))
+            check_recipe(recipe(settings), grid.submission.name)
             if "blocks" in taken:
                 finding("blocks").check_blocks(grid.submission.name, model, grid.track.data.shape)
             if "attention" in taken:
