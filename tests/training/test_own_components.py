@@ -12,6 +12,7 @@ import scaling_preparation
 import yaml
 from stages import run_stage, run_study, stage_code
 from tiny_linear_row import NAMES, SUBMISSION
+from tiny_project import ROOT
 
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
@@ -117,6 +118,13 @@ def test_they_train_and_their_files_are_dependencies_of_the_stage_alone(own) -> 
         tune(parameters={"factor": factor}, prepare=[], penalties=[], optimizer="sgd")
         weights[factor] = train()["sha256"]["weights"]
     assert weights[1] != weights[2]
+
+
+def test_the_example_in_the_docs_is_one(own) -> None:
+    text = (ROOT / "docs/training.md").read_text()
+    (FOLDER / "scaled.py").write_text(text.partition("```python\n")[2].partition("```")[0])
+    tune(prepare=[], penalties=[], parameters={"factor": 0.5})
+    assert train()["training"]["selected_by"] == "validation accuracy"
 
 
 @pytest.mark.slow
