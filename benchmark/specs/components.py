@@ -29,17 +29,20 @@ OWN = ("training", "training/penalties", "training/prepare")  # kinds that a sub
 CLASSES = ("objective", "penalty")  # entry points that may be another name of a class
 
 
-def recipe_files(spec: TrainingSpec, submission: Path) -> list[Path]:
-    """Return the files of the objective, penalties, preparations, attacks and certificate that a recipe uses.
+def recipe_parts(spec: TrainingSpec) -> list[tuple[str, str]]:
+    """Return the kind and the name of each component that a recipe names; kinds are the keys of `ENTRIES`."""
+    parts = [("training", spec.objective), *(("training/penalties", penalty.name) for penalty in spec.penalties)]
+    parts += [("training/prepare", step.name) for step in spec.prepare]
+    parts += [("attacks", attack.attack) for attack in spec.attacks]
+    return parts + ([("certificates", spec.selection.certificate)] if spec.selection.certificate else [])
 
-    `submission` is the folder whose own components go before the benchmark's.
-    """
-    attacks = {attack.attack for attack in spec.attacks} | ({PROBE} if spec.attack else set())
-    penalties = sorted(component_file("training/penalties", penalty.name, submission) for penalty in spec.penalties)
-    needed = [*penalties, ATTENTION] if penalties else []
-    needed += [component_file("training/prepare", step.name, submission) for step in spec.prepare]
-    needed += [certificate_file(spec.selection.certificate)] if spec.selection.certificate else []
-    return [component_file("training", spec.objective, submission), *needed, *map(attack_file, sorted(attacks))]
+
+def recipe_files(spec: TrainingSpec, submission: Path) -> list[Path]:
+    """Return the files of the components that a recipe uses; `submission` is the folder that may hold its own."""
+    probes = [attack_file(PROBE)] if spec.attack else []
+    finders = [ATTENTION] if spec.penalties else []
+    named = [component_file(kind, name, submission) for kind, name in recipe_parts(spec)]
+    return [*dict.fromkeys([*named, *probes, *finders])]
 
 
 def component_file(kind: str, name: str, submission: Path | None = None) -> Path:

@@ -108,12 +108,7 @@ def _check_parts(submission: Submission) -> None:
 
 def check_settings(entry: VariantOnTrack, submission: str, place: str) -> None:
     """Raise BenchmarkError, which names the `place`, for a component that is no file."""
-    spec, parts = entry.training, list[tuple[str, str]]()
-    if spec:
-        parts += [("training", spec.objective), *(("training/penalties", penalty.name) for penalty in spec.penalties)]
-        parts += [("training/prepare", step.name) for step in spec.prepare]
-        parts += [("certificates", spec.selection.certificate)] if spec.selection.certificate else []
-        parts += [("attacks", attack.attack) for attack in spec.attacks]
+    parts = components.recipe_parts(entry.training) if entry.training else []
     for kind, part in [*parts, *([("certificates", entry.certificate.name)] if entry.certificate else [])]:
         check_part(kind, part, place, submission)
 
