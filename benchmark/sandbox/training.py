@@ -97,7 +97,8 @@ def _heard(row: Row, run: TrainRun, trained: Sequence[Process], on_epoch: OnEpoc
             on_epoch(epoch, float(message["score"]))
         else:
             done = TypeAdapter(TrainingProgress).validate_python(message.get("done"))
-            result = {**message["result"], **run.model_dump(), "processes": run.processes}
+            told = message["result"]
+            result = {**told, "selected_by": plain(told["selected_by"]), **run.model_dump(), "processes": run.processes}
             return tensors, done, TrainingResult.model_validate(result), int(message["memory"])
     raise too_much(first.owner)
 

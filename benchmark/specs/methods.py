@@ -7,11 +7,11 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError, in_submission, said
@@ -61,6 +61,27 @@ def attack_file(attack: str, submission: str = "") -> Path:
 def own_attack(attack: str, submission: str) -> bool:
     """Return whether the named submission has a file of its own for the attack."""
     return bool(submission) and (submissions.FOLDER / submission / f"{attack}.py").exists()
+
+
+def component(kind: str, name: str, given: Mapping[str, Any], submission: str) -> tuple[ModuleType, dict[str, Any]]:
+    """Return the module of a training component, and its parameters in the types that its function declares.
+
+    The component is the submission's own or the benchmark's.
+
+    Raises:
+        BenchmarkError: a file that does not import or lacks its function, an unknown or missing parameter, or a value
+            of a wrong type.
+    """
+    entry, words = components.ENTRIES[kind]
+    file = components.component_file(kind, name, submissions.FOLDER / submission)
+    if file.is_relative_to(components.PACKAGE):
+        module = importlib.import_module(".".join(file.with_suffix("").parts))
+    else:
+        module = load(file)
+        if not callable(getattr(module, entry, None)):
+            raise BenchmarkError(f"{file} must define {entry}")
+    with asked(file, f"the parameters of {entry} cannot be read"):
+        return module, components.typed_parameters(getattr(module, entry), given, f"{words} {name}")
 
 
 def attack(name: str, submission: str) -> ModuleType:

@@ -39,7 +39,7 @@ class Train(Step):
     @property
     def components(self) -> list[Path]:
         source = self._source.method_files if self._source else []
-        return [*self.row.method_files, *source, *recipe_files(self.declared)]
+        return [*self.row.method_files, *source, *recipe_files(self.declared, self.row.method.parent)]
 
     @property
     def _source(self) -> Row | None:

@@ -31,7 +31,7 @@ def _check(grid: Grid, _: object) -> None:
     for cell, settings in grid.cells.items():
         try:
             model = methods.build_model(grid.submission, settings, grid.track)
-            check_recipe(recipe(settings))
+            check_recipe(recipe(settings), grid.submission.name)
             if takes_attention:
                 attention(name, model)
         except BenchmarkError as error:

@@ -56,7 +56,7 @@ def _cell_settings(base: VariantOnTrack, cell: Cell, owner: Submission, track: T
         settings = VariantOnTrack.model_validate(content)
     except ValidationError as error:
         raise explain(error, VariantOnTrack, place) from None
-    submissions.check_settings(settings, place)
+    submissions.check_settings(settings, owner.name, place)
     if settings.training is None:
         raise BenchmarkError(f"{place}: has weights that were trained elsewhere; a study trains its networks")
     if wrong := recipe_problem(settings.training, track.data.shape):

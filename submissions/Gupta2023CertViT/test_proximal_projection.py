@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from components import assert_out_of_range
 from tiny_training import blobs
 from torch import nn
 
@@ -18,12 +19,15 @@ from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.layer_records import layers_of, record
+from benchmark.specs.methods import module
 from benchmark.training.preparation import Place
-from benchmark.training.prepare.proximal_projection import prepare
-from benchmark.training.proximal import TOLERANCE, residual
 
-CPU = torch.device("cpu")
+projection, records, proximal = (
+    module("Gupta2023CertViT", name) for name in ("proximal_projection", "layer_records", "proximal")
+)
+prepare, layers_of, record = projection.prepare, records.layers_of, records.record
+TOLERANCE, residual = proximal.TOLERANCE, proximal.residual
+CPU, NAN, INF = torch.device("cpu"), float("nan"), float("inf")
 
 
 def convolutional() -> nn.Sequential:
@@ -299,3 +303,16 @@ def test_a_gamma_that_is_a_share_is_below_1(tmp_path, options) -> None:
     with pytest.raises(BenchmarkError, match=r"gamma 1\.5 is a share, and should be below 1"):
         run(convolutional(), tmp_path, gamma=1.5, **options)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    {
+        "measure": ["spectrall"], "gamma": (steps := [0, -0.1, "much", NAN, INF]), "eta": steps,
+        "relaxation": [0.0, 2.0, -1.0, NAN, True], "outer": (counts := [0, 1.5, True]), "inner": counts,
+        "batch_size": counts, "samples": counts,
+    }.items(),
+)  # fmt: skip
+def test_parameters_out_of_their_ranges_are_refused(name, values) -> None:
+    for value in values:
+        assert_out_of_range(prepare, **{name: value})

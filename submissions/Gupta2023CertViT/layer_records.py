@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.layer_norms import flat
-from benchmark.training.proximal import Rows
+
+from .proximal import Rows
 
 PASSED_THROUGH = (nn.Dropout, nn.Identity, nn.Flatten)  # keep the numbers in evaluation mode
 NOT_KNOWN = (

@@ -10,17 +10,11 @@ from scipy.optimize import brentq, minimize
 from searched import few
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.proximal import (
-    TOLERANCE,
-    AccuracySet,
-    Rows,
-    douglas_rachford,
-    onto_l1_ball,
-    quantile_threshold,
-    residual,
-    soft_threshold,
-    spectral_prox,
-)
+from benchmark.specs.methods import module
+
+proximal = module("Gupta2023CertViT", "proximal")
+TOLERANCE, AccuracySet, Rows = proximal.TOLERANCE, proximal.AccuracySet, proximal.Rows
+soft_threshold, spectral_prox, residual = proximal.soft_threshold, proximal.spectral_prox, proximal.residual
 
 SHAPES = [(6, 5), (3, 8), (8, 3), (1, 4), (4, 1)]
 BOUNDS = [(-math.inf, math.inf), (0.0, math.inf), (0.0, 0.7)]
@@ -65,7 +59,7 @@ def test_the_spectral_prox_is_optimal(shape, gamma) -> None:
 def test_no_point_of_the_l1_ball_is_nearer(radius) -> None:
     """The projection p of v onto a convex set is the point where <v - p, q - p> <= 0 for all q in it."""
     values = torch.tensor([4.0, 2.5, 2.5, 0.3, 0.0], dtype=torch.float64)
-    nearest = onto_l1_ball(values, radius)
+    nearest = proximal.onto_l1_ball(values, radius)
     assert nearest.sum() <= radius + 1e-12
     for seed in range(200):
         other = random(seed, 5).abs()
@@ -77,8 +71,8 @@ def test_the_released_threshold_is_the_quantile_of_what_is_left() -> None:
     z = random(3, 7, 9) * (random(4, 7, 9) > 0)
     for gamma in (0.1, 0.35):
         expected = float(torch.quantile(z[z != 0].abs(), gamma))
-        assert torch.allclose(quantile_threshold(z, gamma), soft_threshold(z, expected), atol=1e-15)
-    assert not quantile_threshold(torch.zeros(2, 2), 0.1).any()
+        assert torch.allclose(proximal.quantile_threshold(z, gamma), soft_threshold(z, expected), atol=1e-15)
+    assert not proximal.quantile_threshold(torch.zeros(2, 2), 0.1).any()
 
 
 @pytest.mark.parametrize("bounds", [*BOUNDS, (0.0, 0.0)])
@@ -200,14 +194,16 @@ def test_what_is_pulled_inside_is_inside_and_between(bounds, seed) -> None:
 
 
 def iterate(start: torch.Tensor, prox, project, gamma: float, outer: int = 2000) -> torch.Tensor:
-    return douglas_rachford(start, lambda z: prox(z, gamma), project, relaxation=1.2, outer=outer)
+    return proximal.douglas_rachford(start, lambda z: prox(z, gamma), project, relaxation=1.2, outer=outer)
 
 
 def test_an_iteration_is_the_papers() -> None:
     """With prox(z) = z / 2 and the projection z - 3: V - W = 2 W - Z - 3 - W = -3 - z / 2, times the relaxation."""
     z = random(0, 2, 3)
     for outer in range(3):
-        result = douglas_rachford(random(0, 2, 3), lambda z: z / 2, lambda z: z - 3, relaxation=1.3, outer=outer)
+        result = proximal.douglas_rachford(
+            random(0, 2, 3), lambda z: z / 2, lambda z: z - 3, relaxation=1.3, outer=outer
+        )
         assert torch.allclose(result, z / 2)
         z = z + 1.3 * (-3 - z / 2)
 

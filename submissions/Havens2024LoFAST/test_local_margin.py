@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from components import assert_out_of_range
 from tiny_lipschitz import grid_network as network
 from tiny_training import blobs, run, spec
 from torch import nn
@@ -14,12 +15,14 @@ from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training import local_margin
+from benchmark.specs.methods import module
+from benchmark.training.objective import Objective
 
+local_margin = module("Havens2024LoFAST", "local_margin")
 IMAGES, LABELS = blobs(0, 16)
 
 
-def objective(radius: float = 0.1, margin: float = 0.2, temperature: float = 10.0) -> local_margin.LocalMargin:
+def objective(radius: float = 0.1, margin: float = 0.2, temperature: float = 10.0) -> Objective:
     return local_margin.objective(None, radius=radius, margin=margin, temperature=temperature)
 
 
@@ -62,3 +65,8 @@ def test_the_score_is_at_most_what_the_certificate_certifies_and_close(tmp_path)
 def test_models_that_are_refused(model) -> None:
     with pytest.raises(BenchmarkError, match="local_margin"):
         objective().attach(model, IMAGES)
+
+
+@pytest.mark.parametrize("radius", ["big", 0.0, -1, float("inf"), float("nan"), True])
+def test_a_radius_that_is_none_is_refused(radius) -> None:
+    assert_out_of_range(local_margin.objective, margin=0.1, temperature=1.0, radius=radius)

@@ -6,16 +6,20 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+from components import assert_out_of_range
 from tiny_lipschitz import convolutional
 from tiny_models import Linear, grey_images
-from tiny_training import run, spec
+from tiny_training import resumed_to_the_same_bytes, run, spec
 from torch import nn
 
 from benchmark.layers import convolution_matrices
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training import projected, standard
+from benchmark.specs.methods import module
+from benchmark.training import standard
+
+projected = module("Gupta2023CertViT", "projected")
 
 
 def attentive() -> nn.Sequential:
@@ -93,3 +97,18 @@ def test_models_that_are_refused() -> None:
     for model, message in ((Linear(), nothing), (dilated, "dilation")):
         with pytest.raises(BenchmarkError, match=message):
             projected.objective(None, norm=1.0).attach(model, grey_images())
+
+
+def test_a_stopped_run_resumes_to_the_same_bytes_and_caps(tmp_path) -> None:
+    def start(place: str, **options):
+        torch.manual_seed(0)
+        objective = projected.objective(None, norm=0.0)
+        result = run(attentive(), objective, spec(epochs=3, batch_size=40, ema=0.9), tmp_path / place, **options)
+        return result, objective.caps.state_dict()
+
+    assert resumed_to_the_same_bytes(start, stop=1)
+
+
+@pytest.mark.parametrize("norm", [-1.0, float("nan"), float("inf"), "1", True])
+def test_a_norm_that_is_none_is_refused(norm) -> None:
+    assert_out_of_range(projected.objective, norm=norm)

@@ -1,9 +1,9 @@
 """CertViT's proximal projection of a trained network (Gupta and Verma 2023, algorithm 3): each layer alone gets weights of a
 smaller measure that still fit its outputs on training images.
 
-benchmark/training/proximal.py has the mathematics, layer_records.py the layers and outputs. Biases stay. A convolution's
-weight is the matrix that acts on patches. A layer that is never called as a module stays and is named, such as
-`L2Attention.value`, whose weight acts in A_h W_V.
+proximal.py has the mathematics, layer_records.py the layers and outputs. Biases stay. A convolution's weight is the matrix
+that acts on patches. A layer that is never called as a module stays and is named, such as `L2Attention.value`, whose weight
+acts in A_h W_V.
 
 Differences from the paper or its released code: y is the pre-trained output, not W x less a gradient; images are training
 images, never test images; layers before GELU keep their pre-activations; the measure `spectral`; and weights are pulled into
@@ -22,10 +22,11 @@ from pydantic import Field, JsonValue
 from torch import Tensor, nn
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.layer_records import Layer, Seen, layers_of, record
 from benchmark.training.parameters import Count, Positive
 from benchmark.training.preparation import History, Place, Tensors
-from benchmark.training.proximal import (
+
+from .layer_records import Layer, Seen, layers_of, record
+from .proximal import (
     TOLERANCE,
     AccuracySet,
     douglas_rachford,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from components import assert_out_of_range
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
@@ -18,10 +19,11 @@ from benchmark.layers.residual import Residual
 from benchmark.layers.scaled_cosine import ScaledCosineAttention
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.methods import module
 from benchmark.training.preparation import Place
-from benchmark.training.prepare import l2_distillation
-from benchmark.training.prepare.l2_distillation import LayerFit, prepare
 
+l2_distillation = module("Gupta2023CertViT", "l2_distillation")
+LayerFit, prepare = l2_distillation.LayerFit, l2_distillation.prepare
 WIDTH = 8
 SPLIT = (torch.rand(60, 1, 4, 4, generator=torch.Generator().manual_seed(0)), torch.zeros(60, dtype=torch.long))
 SHORT = {"layer_epochs": 2, "epochs": 2, "batch_size": 20}
@@ -221,15 +223,30 @@ def test_the_seed_decides_and_no_random_numbers_are_drawn(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: network(l2, width=4), r"2\.weight is \(8, 4\) in the trained network and 2\.weight is \(4, 4\) here; only"),
+        (
+            lambda: network(l2, width=4),
+            r"2\.weight is \(8, 4\) in the trained network and 2\.weight is \(4, 4\) here; only",
+        ),
         (lambda: network(l2, blocks=1), "the trained network has 2 attention layers, this one 1"),
         (lambda: network(lambda width: nn.Identity()), "Sequential has no attention layer"),
-        (lambda: network(lambda width: L2Attention(width, 4)), r"5\.body\.1, .*queries are 2 heads of 4 by 8 there and 4 heads of 2 by 8 here"),
-        (lambda: network(lambda width: L2WindowAttention(width, 2, side=4, window=2)), r"5\.body\.1, .*tokens \(5, 8\) do not fit it \(ValueError"),
-        (lambda: network(lambda width: nn.Sequential(L2Attention(width, 2), nn.Linear(width, width))), "has 6 of the kind layer, this one 8"),
-        (lambda: network(l2).append(nn.BatchNorm1d(3)), r"5 of the kind norm, this one 6: one has no counterpart of the other's 12\.weight"),
+        (
+            lambda: network(lambda width: L2Attention(width, 4)),
+            r"5\.body\.1, .*queries are 2 heads of 4 by 8 there and 4 heads of 2 by 8 here",
+        ),
+        (
+            lambda: network(lambda width: L2WindowAttention(width, 2, side=4, window=2)),
+            r"5\.body\.1, .*tokens \(5, 8\) do not fit it \(ValueError",
+        ),
+        (
+            lambda: network(lambda width: nn.Sequential(L2Attention(width, 2), nn.Linear(width, width))),
+            "has 6 of the kind layer, this one 8",
+        ),
+        (
+            lambda: network(l2).append(nn.BatchNorm1d(3)),
+            r"5 of the kind norm, this one 6: one has no counterpart of the other's 12\.weight",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_match_is_refused_by_name_in_one_line(make, reason, tmp_path) -> None:
     with pytest.raises(BenchmarkError, match=reason) as refused:
         distilled(tmp_path, make(), trained(network(dot_product)))
@@ -252,3 +269,15 @@ def test_attention_with_its_residual_and_fits_that_are_not_finite_are_refused(tm
         distilled(tmp_path / "residual", network(l2), start)
     with pytest.raises(BenchmarkError, match="not finite; lower the learning rate"):
         distilled(tmp_path / "infinite", network(l2), trained(network(dot_product)), learning_rate=1e30)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    {
+        "layer_epochs": [-1], "epochs": [-1, 0.5], "batch_size": [-1, 0], "samples": [-1],
+        "learning_rate": [0.0, float("nan")],
+    }.items(),
+)  # fmt: skip
+def test_parameters_out_of_their_ranges_are_refused(name, values) -> None:
+    for value in values:
+        assert_out_of_range(prepare, **{name: value})

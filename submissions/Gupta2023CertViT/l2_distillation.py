@@ -32,10 +32,11 @@ from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_weights import attention_weights
 from benchmark.layers.attention_window import L2WindowAttention, WindowAttention
 from benchmark.runtime.errors import BenchmarkError, said
-from benchmark.training.attention_inputs import in_batches, layer_and_inputs
-from benchmark.training.counterparts import counterparts
 from benchmark.training.parameters import Count, Positive
 from benchmark.training.preparation import History, Place, Tensors
+
+from .attention_inputs import in_batches, layer_and_inputs
+from .counterparts import counterparts
 
 OTHER_ARCHITECTURE = True
 RIDGE = 1e-3  # relative to the mean squared feature; keeps W_O small where features hardly differ
