@@ -101,8 +101,8 @@ def published_radii(images: PerImage, record: Record, pixels: int, brought: Sequ
     Args:
         pixels: numbers of an image, by which a Linf ball lies in an l2 one.
     """
-    lost = {f"robust {one.threat.label}": one.threat for one in record.robust}
-    n = min((one.accuracy.n for one in record.robust), default=record.n)
+    lost = {f"robust {result.threat.label}": result.threat for result in record.robust}
+    n = min((result.accuracy.n for result in record.robust), default=record.n)
     broken = np.array([np.inf if l2 is None else l2 for l2 in images.broken] or [np.inf] * n)
     for name, threat in lost.items():
         reach = threat.eps * (pixels**0.5 if threat.norm == "Linf" else 1)
@@ -111,8 +111,8 @@ def published_radii(images: PerImage, record: Record, pixels: int, brought: Sequ
     smoothed = None
     if "smoothed" in radii:
         smoothed = np.where(_digits(images.scores["smoothed clean"]), radii["smoothed"], -1.0)
-    found = _image_radii(_digits(images.scores["clean"]), broken, radii.get("certified"), smoothed, brought)
-    return replace(found, distances=bool(images.broken))
+    radii_of_images = _image_radii(_digits(images.scores["clean"]), broken, radii.get("certified"), smoothed, brought)
+    return replace(radii_of_images, distances=bool(images.broken))
 
 
 def _image_radii(
@@ -124,7 +124,7 @@ def _image_radii(
 ) -> ImageRadii:
     """Return the radii of the attacked images, contributed attacks counted; `broken` is of those, the rest of all images."""
     n = len(broken)
-    for image in [image for one in brought for image in one.images if image.image < n]:
+    for image in [image for contribution in brought for image in contribution.images if image.image < n]:
         broken[image.image] = min(broken[image.image], image.l2)
     near = [None if radii is None else radii[:n] for radii in (certified, smoothed)]
     few = ImageRadii(right[:n], broken, near[0], near[1])

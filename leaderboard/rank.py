@@ -79,7 +79,7 @@ def ball(name: str) -> str:
     if not re.fullmatch(r"0\.0*[1-9]\d{2,}", radius):
         return name
     levels = round(float(radius) * 255)
-    return f"{words} {levels}/255" if abs(float(radius) - levels / 255) < ROUNDED_UP else name
+    return f"{words} {levels}/255".strip() if abs(float(radius) - levels / 255) < ROUNDED_UP else name
 
 
 def rank(
@@ -108,16 +108,16 @@ def rank(
         rest = [-numbers[name].value if name in numbers else 1.0 for name in (*ranking, "clean")]
         return (-numbers[key].value, *rest, record.row)
 
-    known, ordered = trainings(records, track, studies), sorted(records, key=order)
+    trained, ordered = trainings(records, track, studies), sorted(records, key=order)
     robust = dict.fromkeys([key, *_robust(names)])
-    by_name = {name: _standings(name, ordered, images, known) for name in robust}
+    by_name = {name: _standings(name, ordered, images, trained) for name in robust}
     for name in (name for name in names if name not in robust and not name.startswith("corrupted")):
         with_it = [record for record in ordered if name in values[record.row]]
-        by_name[name] = _standings(name, with_it, images, known, named=False)
+        by_name[name] = _standings(name, with_it, images, trained, named=False)
     rows = []
     for record in ordered:
-        seeds, numbers, row = known.get(record.row), values[record.row], record.row
-        own = {name: found[row] for name, found in by_name.items() if row in found}
+        seeds, numbers, row = trained.get(record.row), values[record.row], record.row
+        own = {name: standings_of[row] for name, standings_of in by_name.items() if row in standings_of}
         rows.append(
             Row(
                 own[key].best, own[key].worst, record,
@@ -157,10 +157,10 @@ def _standings(
     name: str,
     records: Sequence[Record],
     images: Mapping[str, Scores],
-    known: Mapping[str, Trainings],
+    trainings_of: Mapping[str, Trainings],
     named: bool = True,
 ) -> dict[str, Standing]:
     """By row, of one number."""
     scores = {row: numbers[name] for row, numbers in images.items() if name in numbers}
-    trained = {row: found.verdicts[name] for row, found in known.items() if name in found.verdicts}
-    return standings([record.row for record in records], scores, trained, named)
+    verdicts = {row: seeds.verdicts[name] for row, seeds in trainings_of.items() if name in seeds.verdicts}
+    return standings([record.row for record in records], scores, verdicts, named)

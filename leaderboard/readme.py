@@ -38,8 +38,8 @@ def main(arguments: list[str]) -> None:
     Raises:
         BenchmarkError: no published Record, one that does not load, a file without the markers, or a stale table.
     """
-    check, chosen = arguments[:1] == ["--check"], [one for one in arguments if one != "--check"]
-    if any(one.startswith("-") for one in chosen):
+    check, chosen = arguments[:1] == ["--check"], [word for word in arguments if word != "--check"]
+    if any(word.startswith("-") for word in chosen):
         raise BenchmarkError("usage: python -m leaderboard.readme [--check] [<track> ...]")
     places = [place for place in PLACES if not chosen or place.track in chosen]
     before = {place: place.file.read_text() for place in places}
@@ -82,8 +82,8 @@ def table(rows: list[Row], track: Track, all_rows: bool = False) -> str:
     lines = ["| # | model | " + " | ".join(titles) + " |", "|--:|---|" + "--:|" * len(titles)]
     for row in rows:
         numbers, attention = headline(row.record), row.record.attention
-        found = [numbers.get(name) for name in names] + [attention and attention.uniform.clean] * all_rows
-        cells = [f"{100 * one.value:.3g}" if one else "–" for one in found]
+        numbers_shown = [numbers.get(name) for name in names] + [attention and attention.uniform.clean] * all_rows
+        cells = [f"{100 * p.value:.3g}" if p else "–" for p in numbers_shown]
         linked = f"[{_escaped(row.record.title)}](submissions/{row.record.submission})"
         model = row.record.row if all_rows else linked
         lines.append(f"| {row.rank} | {model} | {' | '.join(cells)} |")
@@ -91,15 +91,15 @@ def table(rows: list[Row], track: Track, all_rows: bool = False) -> str:
     reach = max(100 * max(p.high - p.value, p.value - p.low) for p in shown)
     counted = " or ".join(str(n) for n in sorted({p.n for p in shown}))
     left = f" of {every}; each submission's first row is shown" if every > len(rows) else ""
-    said = f"95% intervals up to ±{reach:.1f} points. #: ranks not ruled out{left}."
-    lines += ["", f"Percent of {counted} test images, {said}"]
+    note = f"95% intervals up to ±{reach:.1f} points. #: ranks not ruled out{left}."
+    lines += ["", f"Percent of {counted} test images, {note}"]
     lowered = [f"{_escaped(row.record.title)} ({_escaped(_credited(row))})" for row in rows if row.brought]
     lines += ["", f"Lowered by images that others brought: {'; '.join(lowered)}."] if lowered else []
     return "\n".join(lines)
 
 
 def _credited(row: Row) -> str:
-    return ", ".join(dict.fromkeys(one.credit for one in row.brought))
+    return ", ".join(dict.fromkeys(contribution.credit for contribution in row.brought))
 
 
 def _escaped(text: str) -> str:

@@ -29,12 +29,12 @@ class Trainings:
 def trainings(records: Sequence[Record], track: Track, studies: Sequence[PublishedStudy]) -> dict[str, Trainings]:
     """By row, where a study over its seeds is published and of the row as it is: its rules, images and settings."""
     by_id = {study.result.id: study for study in studies}
-    found = {}
+    trainings_of = {}
     for record in records:
         study = by_id.get(study_name(record.row))
         if study is not None and _is_of(study, record):
-            found[record.row] = _trainings(study, track)
-    return found
+            trainings_of[record.row] = _trainings(study, track)
+    return trainings_of
 
 
 def belongs_on_page(study: PublishedStudy, record: Record) -> bool:

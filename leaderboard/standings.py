@@ -65,9 +65,9 @@ def standings(
                 if not better((images[pair[0]], images[pair[1]]), both, comparisons):
                     signs[i, j] = signs[j, i] = 0
                     seeds[i, j] = seeds[j, i] = True
-    known = judged[:, None] & judged[None, :]
-    np.fill_diagonal(known, True)
-    tied = {IMAGES: (signs == 0) & known & ~seeds, SEEDS: seeds, UNKNOWN: ~known}
+    compared = judged[:, None] & judged[None, :]
+    np.fill_diagonal(compared, True)
+    tied = {IMAGES: (signs == 0) & compared & ~seeds, SEEDS: seeds, UNKNOWN: ~compared}
     np.fill_diagonal(tied[IMAGES], False)
     tied = tied if named else {}
     return {row: _standing(place, rows, signs, tied) for place, row in enumerate(rows)}
@@ -100,6 +100,6 @@ def _over_images(verdicts: Sequence[str], comparisons: int) -> np.ndarray:
 
 def _most(apart: np.ndarray, error: float) -> np.ndarray:
     """How many of the images on which two rows differ the worse one may win at most for p <= `error`; -1: none will do."""
-    found = binom.ppf(error / 2, apart, 0.5)
-    found -= 2 * binom.cdf(found, apart, 0.5) > error
-    return found.astype(int)
+    most = binom.ppf(error / 2, apart, 0.5)
+    most -= 2 * binom.cdf(most, apart, 0.5) > error
+    return most.astype(int)

@@ -63,7 +63,7 @@ class ClaimSheet:
 
     @property
     def compared(self) -> list[Compared]:
-        return [one for _, line in self.lines for one in line if one is not None]
+        return [number for _, line in self.lines for number in line if number is not None]
 
 
 class Tally(Counter[Verdict]):
@@ -71,7 +71,7 @@ class Tally(Counter[Verdict]):
 
     @classmethod
     def of(cls, sheets: Iterable[ClaimSheet | None]) -> Tally:
-        return cls(one.verdict for sheet in sheets if sheet is not None for one in sheet.compared)
+        return cls(number.verdict for sheet in sheets if sheet is not None for number in sheet.compared)
 
     @property
     def claimed(self) -> int:
@@ -91,10 +91,13 @@ def claim_sheet(study: Study, table: Table | None = None, other_data: bool = Fal
     """
     by_cell = {line.cell: line.entries for line in table.lines} if table else {}
     columns = [*table.columns] if table else []
-    known = [*columns, *(c for c in declared_columns(study) if c.label not in {column.label for column in columns})]
+    every_column = [
+        *columns,
+        *(c for c in declared_columns(study) if c.label not in {column.label for column in columns}),
+    ]
 
     def compare(cell: str, place: int) -> Compared | None:
-        column = known[place]
+        column = every_column[place]
         printed = study.claims.get(cell, {}).get(column.label)
         value = None if printed is None else column.of(printed)
         if value is None:
@@ -107,20 +110,20 @@ def claim_sheet(study: Study, table: Table | None = None, other_data: bool = Fal
         floor = 1 / table.study.result.n if column.share else 0.0
         return Compared(column, value, entry, _difference(entry, value, floor))
 
-    lines = {cell: [compare(cell, i) for i in range(len(known))] for cell in [*by_cell, *study.claims]}
-    kept = [i for i in range(len(known)) if any(line[i] for line in lines.values())]
+    lines = {cell: [compare(cell, i) for i in range(len(every_column))] for cell in [*by_cell, *study.claims]}
+    kept = [i for i in range(len(every_column)) if any(line[i] for line in lines.values())]
     shown = [(cell, tuple(line[i] for i in kept)) for cell, line in lines.items() if any(line)]
-    return ClaimSheet(tuple(known[i] for i in kept), tuple(shown)) if shown else None
+    return ClaimSheet(tuple(every_column[i] for i in kept), tuple(shown)) if shown else None
 
 
 def declared_columns(study: Study) -> list[Column]:
     """The columns in which a study claims numbers, by what is declared alone; a curve's places are its radii, or counted."""
-    found: dict[str, Value] = {}
+    first_values: dict[str, Value] = {}
     for claims in study.claims.values():
-        found |= {label: value for label, value in claims.items() if label not in found}
+        first_values |= {label: value for label, value in claims.items() if label not in first_values}
     measures = {measure.label: measure for measure in study.measures}
     columns: list[Column] = []
-    for label, value in found.items():
+    for label, value in first_values.items():
         measure = measures.get(label) or measures.get(label.partition(": ")[0])
         share = measure is not None and measure.measure in BUILTIN
         if isinstance(value, float | int):

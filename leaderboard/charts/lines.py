@@ -37,10 +37,10 @@ def line_chart(title: str, x_label: str, places: list[str], lines: list[Line]) -
 
 def reliability_charts(record: Record) -> list[tuple[str, Markup]]:
     """(caption, chart) of a record's curves; none where it has no curve."""
-    found = record.reliability
-    if found is None or not found.steps:
+    checks = record.reliability
+    if checks is None or not checks.steps:
         return []
-    threat = found.threat.label
+    threat = checks.threat.label
     accuracy = "accuracy, percent"
     return [
         (
@@ -48,20 +48,20 @@ def reliability_charts(record: Record) -> list[tuple[str, Markup]]:
             line_chart(
                 f"Accuracy and mean margin against PGD steps in {threat}",
                 "steps",
-                [str(point.steps) for point in found.steps],
+                [str(point.steps) for point in checks.steps],
                 [
-                    Line(accuracy, [100 * point.accuracy for point in found.steps], 0, 100),
-                    Line("mean margin, logits", [point.margin for point in found.steps]),
+                    Line(accuracy, [100 * point.accuracy for point in checks.steps], 0, 100),
+                    Line("mean margin, logits", [point.margin for point in checks.steps]),
                 ],
             ),
         ),
         (
             "Attacked further: PGD in growing balls. The last holds every image, so the line must end at 0.",
             line_chart(
-                f"Accuracy against the {found.threat.norm} radius",
-                f"{found.threat.norm} radius, pixels",
-                [f"{point.eps:.2g}" for point in found.radii],
-                [Line(accuracy, [100 * point.accuracy for point in found.radii], 0, 100)],
+                f"Accuracy against the {checks.threat.norm} radius",
+                f"{checks.threat.norm} radius, pixels",
+                [f"{point.eps:.2g}" for point in checks.radii],
+                [Line(accuracy, [100 * point.accuracy for point in checks.radii], 0, 100)],
             ),
         ),
     ]

@@ -103,9 +103,9 @@ def scatters(table: Table) -> list[tuple[str, Markup]]:
 def _frame(clouds: Iterable[Points]) -> Frame:
     """That holds all points; of a single place, one unit wide."""
     clouds = list(clouds)
-    found = [pair for points in clouds for one in points.classes for pair in one.points]
-    low = [min(pair[axis] for pair in found) for axis in (0, 1)]
-    spans = [max(pair[axis] for pair in found) - low[axis] for axis in (0, 1)]
+    places = [pair for points in clouds for cloud in points.classes for pair in cloud.points]
+    low = [min(pair[axis] for pair in places) for axis in (0, 1)]
+    spans = [max(pair[axis] for pair in places) - low[axis] for axis in (0, 1)]
     left = LEFT if clouds[0].axes else EDGE
     room = (WIDTH - EDGE - left - 2 * INSIDE, BOTTOM - TOP - 2 * INSIDE)
     unit = max(span / pixels for span, pixels in zip(spans, room, strict=True)) or 1 / room[0]
@@ -117,15 +117,15 @@ def _chart(title: str, which: str, panel: Panel, frame: Frame) -> Markup:
     size = min(4.0, max(1.9, 75 / math.sqrt(points.count)))
     marks = Markup("").join(
         Markup('<path class="{}" d="{}"><title>{}</title></path>').format(
-            class_of(place), path(place, [frame.at(*pair) for pair in one.points], size), said.words
+            class_of(place), path(place, [frame.at(*pair) for pair in cloud.points], size), described.words
         )
-        for place, (one, said) in enumerate(zip(points.classes, numbers, strict=True))
+        for place, (cloud, described) in enumerate(zip(points.classes, numbers, strict=True))
     )
     legend, height = _legend(points.classes, foot)
     axes = _axes(points.axes, frame) if points.axes else Markup("")
     many = f"{points.count} point{'s' if points.count != 1 else ''} in {len(points.classes)} class"
     words = f"{title}. {which} {many}{'es' if len(points.classes) != 1 else ''}. " + "; ".join(
-        said.words for said in numbers
+        described.words for described in numbers
     )
     drawn = Markup(
         '<rect class="frame" x="{}" y="{}" width="{}" height="{}"/><g class="points">{}{}</g>'
@@ -155,7 +155,7 @@ def _within(low: float, high: float) -> list[float]:
 
 def _legend(classes: Sequence[PointClass], top: float) -> tuple[Markup, int]:
     """Every class's mark and name, in as many columns as fit; and where it ends."""
-    names = [short(one.name, LONGEST) for one in classes]
+    names = [short(cloud.name, LONGEST) for cloud in classes]
     step = LETTER * max(map(len, names)) + 26
     columns = max(1, int((WIDTH - 2 * EDGE) // step))
     parts = []

@@ -53,10 +53,10 @@ def violins(table: Table) -> list[tuple[str, Markup]]:
         groups.setdefault(label.rpartition(": ")[0] or label, []).append(label)
     charts = []
     for group, labels in groups.items():
-        found = [[_violin(table, line, label) for label in labels if _has(table, line, label)] for line in table.lines]
-        every = [violin for row in found for violin in row]
+        rows = [[_violin(table, line, label) for label in labels if _has(table, line, label)] for line in table.lines]
+        every = [violin for row in rows for violin in row]
         low, high = min(v.quantiles[0] for v in every), max(v.quantiles[-1] for v in every)
-        for line, row in zip(table.lines, found, strict=True):
+        for line, row in zip(table.lines, rows, strict=True):
             if not row:
                 continue
             title = f"{line.cell}: {group}" if len(table.lines) > 1 else group

@@ -33,33 +33,33 @@ class Settled:
     wrong: int
 
 
-def settled(found: ImageRadii, radii: Sequence[float]) -> list[Settled]:
+def settled(radii: ImageRadii, marked: Sequence[float]) -> list[Settled]:
     """A line a radius, smallest first."""
-    places = np.array(sorted({*radii}), float)
-    right, whole = int(found.right.sum()), intact(found.falls, places).tolist()
-    reaches = found.reaches.get("certified")
+    places = np.array(sorted({*marked}), float)
+    right, whole = int(radii.right.sum()), intact(radii.falls, places).tolist()
+    reaches = radii.reaches.get("certified")
     certified = [None] * len(places) if reaches is None else held(reaches, places).tolist()
     return [
-        Settled(radius, proven, left - (proven or 0), right - left, found.n - right)
+        Settled(radius, proven, left - (proven or 0), right - left, radii.n - right)
         for radius, left, proven in zip(places.tolist(), whole, certified, strict=True)
     ]
 
 
-def state(found: ImageRadii, image: int, radius: float) -> str:
+def state(radii: ImageRadii, image: int, radius: float) -> str:
     """What is known of an image within `radius`, in a word."""
-    if not found.right[image]:
+    if not radii.right[image]:
         return WRONG
-    if found.broken[image] <= radius + ROUNDING:
+    if radii.broken[image] <= radius + ROUNDING:
         return BROKEN
-    return CERTIFIED if found.certified is not None and found.certified[image] >= radius else BETWEEN
+    return CERTIFIED if radii.certified is not None and radii.certified[image] >= radius else BETWEEN
 
 
-def words(found: ImageRadii, image: int) -> str:
+def words(radii: ImageRadii, image: int) -> str:
     """How far an image is certified and how near it is broken."""
-    if not found.right[image]:
+    if not radii.right[image]:
         return ""
-    near = found.broken[image]
-    parts = [f"certified to {found.certified[image]:.3f}"] if found.certified is not None else []
+    near = radii.broken[image]
+    parts = [f"certified to {radii.certified[image]:.3f}"] if radii.certified is not None else []
     return ", ".join([*parts, f"broken at {near:.3f}" if np.isfinite(near) else "never broken"])
 
 

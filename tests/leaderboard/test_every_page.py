@@ -86,9 +86,11 @@ def test_axe_finds_nothing_serious(browser, one_of_each, colours) -> None:
         browser.execute_script("for (const d of document.querySelectorAll('details')) d.open = true;" + axe)
         changed = "{runOnly: ['color-contrast', 'link-in-text-block']}"  # what a scheme changes
         rules = changed if colours == "dark" else ""
-        found = browser.execute_async_script(f"axe.run({rules}).then(arguments[arguments.length - 1])")
-        serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
-        assert not [f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in serious], f"{page}, {colours}"
+        report = browser.execute_async_script(f"axe.run({rules}).then(arguments[arguments.length - 1])")
+        serious = [problem for problem in report["violations"] if problem["impact"] in ("serious", "critical")]
+        assert not [f"{problem['id']}: {problem['nodes'][0]['html'][:120]}" for problem in serious], (
+            f"{page}, {colours}"
+        )
 
 
 @needs_chromium
@@ -124,5 +126,5 @@ def test_the_html_is_valid(one_of_each) -> None:
     command = ["java", "-jar", str(jar), "--errors-only", "--exit-zero-always", "--format", "json"]
     done = subprocess.run([*command, *map(str, one_of_each)], capture_output=True, text=True, check=True)
     messages = json.loads(done.stderr)["messages"]
-    found = [one for one in messages if not one["message"].startswith("CSS")]  # it knows no :has()
-    assert [f"{one['url']}:{one.get('lastLine')}: {one['message']}" for one in found] == []
+    report = [problem for problem in messages if not problem["message"].startswith("CSS")]  # it knows no :has()
+    assert [f"{problem['url']}:{problem.get('lastLine')}: {problem['message']}" for problem in report] == []

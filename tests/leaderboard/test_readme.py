@@ -181,7 +181,7 @@ def test_the_readmes_evaluation_runs_and_gives_the_published_numbers(tmp_path, m
     exec(code("python")[0], names)
     place = README.parent / "leaderboard/results/digits/Wong2020Fast-linf.json"
     published = Record.model_validate_json(place.read_text())
-    attack = next(one for one in published.attacks if one.id == "autoattack-Linf-0.15")
+    attack = next(number for number in published.attacks if number.id == "autoattack-Linf-0.15")
     assert names["report"].numbers["clean"].count == published.clean.count
     assert names["report"].numbers["AutoAttack Linf 0.15"].count == attack.accuracy.count
     assert "AutoAttack Linf 0.15" in Path("report.html").read_text()
