@@ -1,4 +1,4 @@
-"""What was published when, from git's history of the Records: a feed, and before, after and reason of each row."""
+"""Changes of published rows, from git's history of the Records: a feed, and before, after and reason of each row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RowChange:
 
     @property
     def moved(self) -> list[tuple[str, float | None, float | None]]:
-        """The numbers that differ, by name, before and after."""
+        """Return the numbers that differ: name, before, after."""
         before, after = self.before or {}, self.after or {}
         names = dict.fromkeys([*before, *after])
         return [(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
@@ -49,7 +49,7 @@ class Change:
 
     @property
     def unmoved(self) -> dict[str, list[RowChange]]:
-        """By track the rows published anew whose headline numbers are as before."""
+        """Return, by track, the rows that were published again with the same headline numbers."""
         unmoved: dict[str, list[RowChange]] = {}
         for row in self.rows:
             if row.before is not None and row.after is not None and not row.moved:

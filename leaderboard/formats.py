@@ -22,7 +22,7 @@ SCHEMA = "leaderboard.schema.json"
 
 
 class SpreadOverSeeds(Frozen):
-    """A number over trainings that differ in their seed alone, shares of images."""
+    """A number over trainings that differ in their seed alone; shares of images."""
 
     mean: float
     low: float
@@ -53,7 +53,7 @@ class BoardRow(Frozen):
 
 
 class MachineBoard(Frozen):
-    """A track's board. Accuracies are shares of the `n` images, radii in their names pixels of [0, 1]."""
+    """A track's board. Accuracies are shares of the `n` images; radii are in pixels of [0, 1]."""
 
     schema_version: Literal[1] = 1
     track: str
@@ -74,7 +74,7 @@ def write_pages(site: Site, board: Board) -> None:
 
 
 def robustbench(record: Record, track: Track) -> dict[str, dict[str, Any]]:
-    """The row as RobustBench writes it, by place on the site: one of each threat model under which AutoAttack judged it."""
+    """Return the row in RobustBench's format, by place on the site: one file for each threat model with AutoAttack."""
     rows = {}
     for threat in track.threats:
         try:
@@ -119,7 +119,7 @@ def _row(row: Row, columns: list[str]) -> BoardRow:
 
 
 def as_csv(board: MachineBoard) -> str:
-    """A line a row; of each number its share and the ends of its interval, empty where the model has no such number."""
+    """Return a line a row: each number and the ends of its interval, empty if the model has no such number."""
     numbers = [f"{name}{part}" for name in board.columns for part in ("", " low", " high")]
     lines: list[list[object]] = [["rank", "row", "title", "trust", "division", *numbers, "parameters", "flops"]]
     for row in board.rows:

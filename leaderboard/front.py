@@ -132,7 +132,7 @@ def render(folder: Path, address: str, repository: str = "") -> int:
 
 
 def _real(tracks: Sequence[Track]) -> dict[str, list[tuple[str, str]]]:
-    """By submission the tracks of papers' data on which something of it is published."""
+    """Return by submission the tracks of papers' data on which it has a published row or study."""
     tracks_of: dict[str, list[tuple[str, str]]] = {}
     for track in (track for track in tracks if not of_no_paper(track)):
         kept = build.PUBLISHED / track.name
@@ -143,7 +143,7 @@ def _real(tracks: Sequence[Track]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _board(track: Track, about: About) -> Board:
-    """The board of the rows that are built or published."""
+    """Return the board of the rows that are built or published."""
     work, kept = build.WORK / track.name, build.PUBLISHED / track.name
     names = Path("pipelines") / track.name / "_all" / "rows.json"
     names = names if names.exists() else names.parents[1] / "rows.json"

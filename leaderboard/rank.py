@@ -1,4 +1,4 @@
-"""Records to the rows of a table: pure."""
+"""Ranks of Records, and the rows of a table. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUNDED_UP = 5e-5  # pixels
 
 @dataclass(frozen=True)
 class Head:
-    """The heading that neighbouring columns share, and what tells each of them apart; "" for one that stands alone."""
+    """A heading that neighbouring columns share, and the rest of their names; "" for a column that stands alone."""
 
     title: str
     columns: list[str]
@@ -55,7 +55,7 @@ class Row:
 
     @property
     def credits(self) -> dict[str, str]:
-        """By column who lowered the number, by how many images."""
+        """Return by column who lowered the number, and by how many images."""
         return credits(self.brought)
 
     @property
@@ -68,7 +68,7 @@ def columns(track: Track) -> list[str]:
 
 
 def heads(names: list[str]) -> list[Head]:
-    """The columns' names in groups by their first word."""
+    """Return the columns' names, grouped by their first word."""
     groups = itertools.groupby((name.partition(" ") for name in names), key=lambda parts: parts[0])
     return [Head(TITLES.get(word, word), [ball(rest) for _, _, rest in parts]) for word, parts in groups]
 
@@ -130,12 +130,12 @@ def rank(
 
 
 def ranking_name(track: Track) -> str:
-    """The number that ranks: the first robust accuracy, clean accuracy where a track has no attack."""
+    """Return the number that ranks: the first robust accuracy, or clean accuracy if a track has no attack."""
     return next(iter(_robust(columns(track))), "clean")
 
 
 def headline_columns(track: Track) -> list[str]:
-    """The numbers shown first: clean, the robust one that ranks, the certified one of the (upper) middle radius."""
+    """Return the numbers shown first: clean, the robust one that ranks, the certified one of the (upper) middle radius."""
     radii = sorted(track.certified_radii)
     middle = [f"certified L2 {radii[len(radii) // 2]:g}"] if radii else []
     return list(dict.fromkeys(["clean", ranking_name(track), *middle]))
@@ -160,7 +160,7 @@ def _standings(
     trainings_of: Mapping[str, Trainings],
     named: bool = True,
 ) -> dict[str, Standing]:
-    """By row, of one number."""
+    """Return the standings by row, by one number."""
     scores = {row: numbers[name] for row, numbers in images.items() if name in numbers}
     verdicts = {row: seeds.verdicts[name] for row, seeds in trainings_of.items() if name in seeds.verdicts}
     return standings([record.row for record in records], scores, verdicts, named)

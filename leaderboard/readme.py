@@ -11,13 +11,13 @@ from benchmark.records.record import headline
 from benchmark.runtime import errors, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.track import Track
-from leaderboard.rank import Row, columns
+from leaderboard.rank import Row, ball, columns
 from leaderboard.reading import read_rows, read_track
 
 
 @dataclass(frozen=True)
 class Place:
-    """A Markdown file that has a track's table between its markers: each submission's first row, or all rows."""
+    """A Markdown file with a track's table between its markers: each submission's first row, or all rows."""
 
     file: Path
     track: str
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
 
 
 def ranked(name: str) -> list[Row]:
-    """The published rows of a track, ranked, with what others brought counted in."""
+    """Return the published rows of a track, ranked, with contributed attacks counted."""
     folder = PUBLISHED / name
     records = sorted(folder.glob("*-*.json"))  # <submission>-<variant>; what else stands there is no row
     if not records:
@@ -78,7 +78,7 @@ def table(rows: list[Row], track: Track, all_rows: bool = False) -> str:
     if not all_rows:
         rows = [row for row in rows if row == next(r for r in rows if r.record.submission == row.record.submission)]
     names = [name for name in columns(track) if not name.startswith(LEFT_OUT)]
-    titles = [_title(name) for name in names] + [UNIFORM] * all_rows
+    titles = [ball(name) for name in names] + [UNIFORM] * all_rows
     lines = ["| # | model | " + " | ".join(titles) + " |", "|--:|---|" + "--:|" * len(titles)]
     for row in rows:
         numbers, attention = headline(row.record), row.record.attention
@@ -103,19 +103,14 @@ def _credited(row: Row) -> str:
 
 
 def _escaped(text: str) -> str:
-    """For Markdown: names come from a stranger's files."""
+    """Return text escaped for Markdown: names come from submitted files."""
     for sign in "\\|<[]`":
         text = text.replace(sign, f"\\{sign}")
     return text
 
 
-def _title(name: str) -> str:
-    word, _, rest = name.partition(" ")
-    return f"{'AutoAttack' if word == 'robust' else word} {rest}".strip()
-
-
 def put(text: str, board: str, file: Path) -> str:
-    """`text`, of `file`, with `board` between its markers; a BenchmarkError when it does not have both, in order, once."""
+    """Return `text`, of `file`, with `board` between its markers, which must be there once each, in order."""
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in head + tail:

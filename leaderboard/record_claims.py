@@ -1,4 +1,4 @@
-"""A paper's own numbers beside those measured here: compared where both are of one thing, and why not where not. Pure."""
+"""A paper's claims beside the numbers measured here, and why they differ or are not comparable. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METRIC = re.compile(
 
 @dataclass(frozen=True)
 class Compared:
-    """A claim; `measured` is None where nothing here is of the same thing. `why`: why they differ, or are not compared."""
+    """A claim. `measured` is None if no number here is comparable. `why` says why the two differ or are not compared."""
 
     claim: Claim
     measured: Proportion | None
@@ -29,12 +29,12 @@ class Compared:
 
     @property
     def difference(self) -> float | None:
-        """Measured less claimed, a fraction."""
+        """Return measured minus claimed, a fraction."""
         return None if self.measured is None else self.measured.value - self.claim.value
 
 
 def compare(row: Row, columns: list[str]) -> list[Compared]:
-    """Every claim of the row's Record, in its order."""
+    """Return every claim of the row's Record, in its order."""
     numbers = headline(row.record)
     spreads = dict(zip(columns, row.spreads, strict=True))
     compared = []

@@ -60,7 +60,7 @@ def photograph(site: Path, picture: Path) -> None:
 
 
 def _trimmed(path: Path) -> Image.Image:
-    """The picture without the blank space beneath what it shows, in few colours."""
+    """Return the picture in few colours, without the blank space beneath its contents."""
     image = Image.open(path).convert("RGB")
     blank = Image.new("RGB", image.size, image.getpixel((0, image.height - 1)))
     box = ImageChops.difference(image, blank).getbbox()

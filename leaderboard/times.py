@@ -1,4 +1,4 @@
-"""What stages cost and on what: `times.js` beside the pages, which no hash covers."""
+"""Cost of stages, and on which device: `times.js` beside the pages, which no hash covers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def times(
 
 
 def _by_device(measured: list[dict[str, Any]]) -> dict[str, float]:
-    """Times that were written before stages named their device count for none."""
+    """Return seconds by device, without stages that name no device (older ones)."""
     seconds: dict[str, float] = {}
     for stage in measured:
         parts = stage.get("parts", {})

@@ -1,4 +1,4 @@
-"""Whether a row can be believed, in one line, and what speaks against it, in plain words. Pure."""
+"""Whether a row can be believed, in one line, and the warnings about it. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TRUST = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """`line` is the whole in short; each of `doubts` is what was found (a few words) and what it means (a sentence)."""
+    """`line` is the verdict in short; each of `doubts` is a warning in a few words and its meaning in a sentence."""
 
     line: str
     doubts: tuple[tuple[str, str], ...]
 
 
 def verdict(record: Record, brought: Sequence[Brought] = (), trainings: int = 0) -> Verdict:
-    """`trainings`: over how many seeds the row was trained anew, 0 where it was not."""
+    """Return the verdict on a row; `trainings` is the number of seeds it was trained with, 0 if it was trained once."""
     replayable = any(name.startswith("adversarial images") for name in record.sha256)
     parts = [
         _attacks(record),

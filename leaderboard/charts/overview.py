@@ -24,7 +24,7 @@ Line = dict[str, Any]
 
 
 def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
-    """None where there are no rows."""
+    """Return the two charts; none if there are no rows."""
     if not rows:
         return []
     lines = [_line(row, track) for row in rows]
@@ -49,19 +49,19 @@ def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
 
 
 def label(name: str) -> str:
-    """A headline number's name as the board says it."""
+    """Return a headline number's name as the board writes it."""
     word, _, rest = name.partition(" ")
     return f"{TITLES.get(word, word)} {ball(rest)}".strip()
 
 
 def _series(track: Track) -> dict[str, str]:
-    """By series the headline number that it draws."""
+    """Return the headline number of each series."""
     kinds = dict(zip(("robust", "certified"), SERIES, strict=True))
     return {kinds[name.split()[0]]: name for name in headline_columns(track) if name.split()[0] in kinds}
 
 
 def front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
-    """Which points no other one surpasses: at least as high in both coordinates, higher in one. None is on no front."""
+    """Return which points are on the Pareto front: none other is as high in both and higher in one. None is on no front."""
     on_front, best, before = [False] * len(points), -math.inf, (math.inf, -math.inf)
     placed = [(x, y, place) for place, (x, y) in enumerate(points) if x is not None and y is not None]
     for x, y, place in sorted(placed, key=lambda point: (-point[0], -point[1])):
@@ -72,7 +72,7 @@ def front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
 
 
 def _line(row: Row, track: Track) -> dict[str, Any]:
-    """A row's headline numbers in percent, to two decimals, and what it costs."""
+    """Return a row's headline numbers in percent, to two decimals, and its cost."""
     record, cells = row.record, dict(zip(columns(track), row.cells, strict=True))
     shown = {"clean": "clean", **_series(track)}
     title = record.title if len(record.title) <= LONGEST else f"{record.title[:LONGEST]}…"
@@ -87,7 +87,7 @@ def _line(row: Row, track: Track) -> dict[str, Any]:
 def _chart(
     name: str, caption: str, lines: list[Line], across: Sequence[float | None], names: dict[str, str], drawn: Line
 ) -> Chart:
-    """`across`: the coordinate of each line along the x-axis, such that more is better."""
+    """Return a chart; `across` is the x of each line, such that more is better."""
     fronts = {word: front([(x, line[word]) for x, line in zip(across, lines, strict=True)]) for word in SERIES}
     extra = ("parameters", "flops") if name == "cost" else ()
     heads = [*HEADS, *extra, *(ENDS if len(lines) <= FEW else ()), "front"]
@@ -100,7 +100,7 @@ def _chart(
 
 
 def _words(shown: str, lines: list[Line], word: str, name: str) -> str:
-    """The front, from the best on."""
+    """Return the front in words, the best model first."""
     lines = sorted(lines, key=lambda line: -line[word])
     others = [f"{line['flops']:,} FLOPs" if name == "cost" else f"clean {line['clean']:.1f}" for line in lines]
     named = [f"{line['model']} ({line[word]:.1f}, {other})" for line, other in zip(lines, others, strict=True)][:NAMED]
@@ -169,7 +169,7 @@ def _drawn(across: str, title: str, cheap: bool, few: bool, labelled: bool, name
         "x": number(across, title=title, scale=scale, axis=axis),
         "y": number("accuracy", title="percent of images", scale={"domainMin": 0, "nice": True}),
     }
-    layers = [*[intervals] * few, lines, points, *(_labels(across) if labelled else [])]
+    layers: list[dict[str, Any]] = [*[intervals] * few, lines, points, *(_labels(across) if labelled else [])]
     titles = [{"name": f"{word}Title", "value": value} for word, value in names.items()]
     return layered(290, layers, params=titles, transform=transform, encoding=encoding)
 

@@ -1,4 +1,4 @@
-"""Each image by how far it is certified and how near it is broken: above the diagonal, or one of the two is wrong."""
+"""Each image by its certified radius and the distance at which it is broken. Points below the diagonal are contradictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BROKEN, UNBROKEN, CONTRADICTED = "broken", "never broken (at the top)", "contrad
 
 
 def drawn_images(radii: ImageRadii, points: int = POINTS) -> np.ndarray:
-    """The places of the images that are drawn: of those right when clean, evenly; all that are contradicted."""
+    """Return the places of the images that are drawn: evenly spaced correct ones, and all that are contradicted."""
     right = np.flatnonzero(radii.right)
     if len(right) > points:
         right = right[np.linspace(0, len(right) - 1, points).round().astype(int)]
@@ -23,7 +23,7 @@ def drawn_images(radii: ImageRadii, points: int = POINTS) -> np.ndarray:
 
 
 def per_image(radii: ImageRadii) -> Chart | None:
-    """None for a row without certificate, and where no image is right when clean."""
+    """Return the chart; None for a row without certificate, or if no image is classified correctly."""
     right = int(radii.right.sum())
     if radii.certified is None or not right:
         return None

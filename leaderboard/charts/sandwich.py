@@ -36,7 +36,7 @@ class Curves:
 
 
 def curves(images: ImageRadii, marked: Sequence[float], points: int = POINTS) -> Curves:
-    """Accuracy over radius at no more than `points` radii, `marked` (the track's) and both ends among them."""
+    """Return accuracy at no more than `points` radii, among them `marked` (the track's) and both ends."""
     falls = images.falls[np.isfinite(images.falls)]
     steps = [values for values in (falls, *images.reaches.values()) if len(values)]
     radii = np.unique([0.0, *marked, *(values[-1] for values in steps)])
@@ -89,7 +89,7 @@ def _caption(seen: Curves) -> str:
 
 
 def _words(images: ImageRadii, marked: Sequence[float]) -> str:
-    """What the curves are at the track's radii."""
+    """Return the curves' values at the track's radii in words."""
     radii = np.array(sorted({*marked}), float)
     names = {"attacked": "robust", "certified": "certified", "smoothed": "certified of its smoothed version"}
     curves = [(names[name], counts) for name, counts in _counts(images, radii).items()]
@@ -101,7 +101,7 @@ def _words(images: ImageRadii, marked: Sequence[float]) -> str:
 
 
 def _thinned(values: np.ndarray, count: int) -> np.ndarray:
-    """At most `count` of the values, which are in order, with equally many of them between any two."""
+    """Return at most `count` of the sorted values, with equally many between any two."""
     different = np.unique(values)
     if len(different) <= count:
         return different
@@ -109,7 +109,7 @@ def _thinned(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _drawn(certified: bool, smoothed: bool) -> dict[str, Any]:
-    """Vega-Lite without data; the chart of a row without certificate has the robust curve alone."""
+    """Return Vega-Lite without data; a row without certificate has the robust curve alone."""
     names = [ATTACKED, CERTIFIED, GAP, SMOOTHED]  # each has its colour in every chart
     shown = [ATTACKED, *([CERTIFIED, GAP] if certified else []), *([SMOOTHED] if smoothed else [])]
     legend = {
@@ -161,7 +161,7 @@ def _drawn(certified: bool, smoothed: bool) -> dict[str, Any]:
 
 
 def _attack_marks(field: str) -> dict[str, Any]:
-    """Dots on the robust curve at the radii at which attacks were run, where `attack` is true."""
+    """Return dots on the robust curve at the radii at which attacks were run, where `attack` is true."""
     mark = {"type": "point", "filled": True, "size": 60, "opacity": 1}
     return {"transform": [{"filter": "datum.attack"}], "mark": mark, "encoding": {"y": _height(field)}}
 

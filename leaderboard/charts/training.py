@@ -1,4 +1,4 @@
-"""A row's training, epoch by epoch: its loss, and what epochs were selected by."""
+"""A row's training by epoch: its loss, and the scores by which the epoch was selected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_history(folder: Path, record: Record) -> dict[str, list[float]]:
 
 
 def training_charts(record: Record, history: dict[str, list[float]]) -> list[Chart]:
-    """The loss, and the scores on validation images; none where nothing was kept."""
+    """Return charts of the loss and of the scores on validation images; none if no history was kept."""
     if record.training is None:
         return []
     epoch, charts = record.training.selected_epoch, []

@@ -109,18 +109,18 @@ def row_data(board: Board, row: Row, radii: ImageRadii) -> dict[str, Any]:
 
 
 def paired_names(board: Board) -> list[str]:
-    """The numbers that an image counts for or not: all but corruptions, of which it has several copies."""
+    """Return the numbers that have one verdict an image: all but corruptions."""
     return [name for name in board.columns if name != "corrupted"]
 
 
 def packed(digits: str) -> str:
-    """Digits of 1 and 0, eight to a byte, the first the highest bit, as base64."""
+    """Return digits of 1 and 0 in base64: eight to a byte, the first the highest bit."""
     bits = np.frombuffer(digits.encode(), np.uint8) == ord("1")
     return base64.b64encode(np.packbits(bits).tobytes()).decode()
 
 
 def pairs(board: Board, name: str) -> list[Pair] | None:
-    """Every pair of rows judged by one number; None where there are too many rows."""
+    """Return every pair of rows that have a number; None if there are too many rows."""
     if len(board.rows) > ALL_PAIRS:
         return None
     comparisons = len(board.rows) * (len(board.rows) - 1) // 2

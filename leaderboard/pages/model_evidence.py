@@ -1,4 +1,4 @@
-"""A row's evidence on its page and beside it: a line an image, the first in the page, more in a CSV file."""
+"""A row's evidence: the first images in its page, more in a CSV file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHOLE = 2000  # images in the CSV file, at most: numbers as text take time and r
 
 @dataclass(frozen=True)
 class EvidenceTable:
-    """`body` are the lines of `shown` images, HTML made of numbers and this file's words alone; `n` images there are."""
+    """`body` has the lines of the `shown` first images, as HTML of numbers and words of this file; `n` counts all images."""
 
     heads: Sequence[str]
     body: Markup
@@ -29,7 +29,7 @@ class EvidenceTable:
 
 
 def evidence_table(evidence: pa.Table, radii: ImageRadii, record: Record) -> EvidenceTable:
-    """Of the first images, attacked ones."""
+    """Return a table of the first attacked images."""
     few = evidence.slice(0, min(LINES, radii.n))
     count = few.num_rows
     right = radii.right[:count].tolist()
@@ -71,7 +71,7 @@ def _verdict(won: bool, prediction: int, right: bool) -> str:
 
 
 def evidence_csv(evidence: pa.Table) -> pa.Buffer:
-    """The first WHOLE images, with every column."""
+    """Return the first WHOLE images with every column, as CSV."""
     written = pa.BufferOutputStream()
     pyarrow.csv.write_csv(evidence.slice(0, WHOLE), written, pyarrow.csv.WriteOptions(batch_size=16384))
     return written.getvalue()

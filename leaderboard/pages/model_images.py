@@ -1,4 +1,4 @@
-"""The images of a model's page: clean, what an attack changed, attacked; and what is known of each."""
+"""The images of a model's page: clean, the changes of attacks, attacked; and the status of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRONG, CERTIFIED, BETWEEN, BROKEN = "wrong when clean", "certified", "between", 
 
 @dataclass(frozen=True)
 class Settled:
-    """At an l2 radius, how many images are certified, broken, wrong when clean, or between: none of those."""
+    """How many images are certified, broken, wrong when clean, or none of these (between), at an l2 radius."""
 
     radius: float
     certified: int | None
@@ -34,7 +34,7 @@ class Settled:
 
 
 def settled(radii: ImageRadii, marked: Sequence[float]) -> list[Settled]:
-    """A line a radius, smallest first."""
+    """Return a line a radius, the smallest first."""
     places = np.array(sorted({*marked}), float)
     right, whole = int(radii.right.sum()), intact(radii.falls, places).tolist()
     reaches = radii.reaches.get("certified")
@@ -46,7 +46,7 @@ def settled(radii: ImageRadii, marked: Sequence[float]) -> list[Settled]:
 
 
 def state(radii: ImageRadii, image: int, radius: float) -> str:
-    """What is known of an image within `radius`, in a word."""
+    """Return the status of an image within `radius`, in a word."""
     if not radii.right[image]:
         return WRONG
     if radii.broken[image] <= radius + ROUNDING:
@@ -55,7 +55,7 @@ def state(radii: ImageRadii, image: int, radius: float) -> str:
 
 
 def words(radii: ImageRadii, image: int) -> str:
-    """How far an image is certified and how near it is broken."""
+    """Return the radius to which an image is certified and that at which it is broken, in words."""
     if not radii.right[image]:
         return ""
     near = radii.broken[image]
@@ -111,14 +111,14 @@ def _attacked(name: str, clean: np.ndarray, moved: np.ndarray, values: dict[str,
 
 
 def _png(image: np.ndarray) -> str:
-    """(c, h, w) in [0, 1], of one channel or three, to a data URI; the browser scales it."""
+    """Return an image (c, h, w) in [0, 1], of one channel or three, as a data URI; the browser scales it."""
     pixels = np.rint(image * 255).astype(np.uint8).transpose(1, 2, 0)
     return _encoded(pixels.tobytes(), pixels.shape)
 
 
 @functools.lru_cache(maxsize=256)  # an attack that finds nothing leaves an image as it was
 def _encoded(pixels: bytes, shape: tuple[int, int, int]) -> str:
-    """PNG, written here: for images this small an imaging library takes ten times as long."""
+    """Return a PNG. An imaging library takes ten times as long for images this small."""
     height, width, channels = shape
     rows = np.zeros((height, 1 + width * channels), np.uint8)  # each begins with its filter, 0: none
     rows[:, 1:] = np.frombuffer(pixels, np.uint8).reshape(height, -1)

@@ -1,4 +1,4 @@
-"""A page for each row, in the order of a reader's questions: how good, as claimed, believable, seen, made, repeated."""
+"""A page for each row, in the order of a reader's questions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, im
 
 
 def _weights(site: Site, board: Board, record: Record) -> str:
-    """How large the weights are that are published; "" where none are. They are put beside the page."""
+    """Put published weights beside the page and return their size in words; "" if none are published."""
     path = board.published / "weights" / f"{record.row}.safetensors"
     if not path.exists() or files.sha256_file(path) != record.sha256.get("weights"):
         return ""
@@ -76,7 +76,7 @@ def _weights(site: Site, board: Board, record: Record) -> str:
 
 
 def _shown_radius(track: Track) -> float | None:
-    """The l2 radius at which single images are called certified, broken or between: the middle of those certified."""
+    """Return the l2 radius at which images are called certified, broken or between: the middle certified one."""
     radii = track.certified_radii or [threat.eps for threat in track.threats if threat.norm == "L2"]
     return sorted(radii)[len(radii) // 2] if radii else None
 
@@ -101,7 +101,7 @@ def _states(images: ImageRadii, radius: float | None) -> list[tuple[str, str]]:
 
 
 def recipe(record: Record) -> Iterator[tuple[str, str]]:
-    """What the row's settings say beyond the defaults, a line each: dotted names, values as they are."""
+    """Return the settings that differ from the defaults: dotted names and values."""
     yield from _flat("", record.settings.model_dump(mode="json", exclude_defaults=True, exclude={"adaptive"}))
 
 
@@ -114,7 +114,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def commands(row: Row) -> list[tuple[str, str]]:
-    """What each is for, and the command."""
+    """Return commands, each with its purpose."""
     record = row.record
     name, track = record.row, f"--track {record.track}"
     lines = [

@@ -1,4 +1,4 @@
-"""A page for each paper: every table and figure of it that is done here, as claimed and as rebuilt, and a list of them."""
+"""A page for each paper with its reproduced tables and figures, claimed and rebuilt; and a list of papers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from leaderboard.study_claims import ClaimSheet, Tally, claim_sheet
 
 @dataclass(frozen=True)
 class Shown:
-    """One study: `reproduced` is None where that is unknown; `download` is the file of its points."""
+    """One study: `reproduced` is None if unknown; `download` is the file of its points."""
 
     table: Table
     charts: Sequence[tuple[str, Markup]]
@@ -38,7 +38,7 @@ class Shown:
 
 
 def shown(tables: Iterable[Table], marks: Mapping[str, Reproduced]) -> tuple[tuple[Shown, ...], dict[str, str]]:
-    """Studies as a page shows them, and the files beside it: their points, as CSV."""
+    """Return studies as a page shows them, and the CSV files of their points."""
     studies, files = [], {}
     for table in tables:
         text, result = points_csv(table.study), table.study.result
@@ -53,7 +53,7 @@ def shown(tables: Iterable[Table], marks: Mapping[str, Reproduced]) -> tuple[tup
 
 @dataclass(frozen=True)
 class PaperStudy:
-    """A table or figure of a paper; `shown` is None where it was not run.
+    """A table or figure of a paper; `shown` is None if it was not run.
 
     Attributes:
         study: as it was published, or as it is declared where it was not run.
@@ -78,7 +78,7 @@ class PaperStudy:
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """A number that a paper claims for this track, and the rows of the board that it is of, each with its own number."""
+    """A number that a paper claims for this track, and the rows that have this number."""
 
     claim: Claim
     measured: tuple[tuple[Row, Proportion], ...]
@@ -86,7 +86,7 @@ class PaperClaim:
 
 @dataclass(frozen=True)
 class PaperPage:
-    """What the page of a submission shows.
+    """The contents of the page of a submission.
 
     Attributes:
         studies: tables and figures, in the order of their sources.
@@ -131,7 +131,7 @@ def write_pages(site: Site, board: Board) -> None:
 
 
 def paper_pages(board: Board) -> list[tuple[PaperPage, dict[str, str]]]:
-    """Each submission with a row or a published study, newest paper first, with the files beside its page."""
+    """Return each submission with a row or a published study, newest paper first, with the files beside its page."""
     rows: dict[str, list[Row]] = {}
     tables: dict[str, list[Table]] = {}
     for row in board.rows:
@@ -183,7 +183,7 @@ def _run(
 
 
 def _not_run(board: Board, submission: str, declared: DeclaredPaper | None, run: set[str]) -> list[PaperStudy]:
-    """Declared tables and figures of which nothing is published; of rows' seeds the page says it in a line."""
+    """Return declared tables and figures without a published result, without studies over seeds."""
     return [
         PaperStudy(name, study, claim_sheet(study), None, (), run_command(f"{submission}-{name}", board.track.name))
         for name, study in (declared.studies.items() if declared else ())
@@ -192,11 +192,11 @@ def _not_run(board: Board, submission: str, declared: DeclaredPaper | None, run:
 
 
 def _measured(claim: Claim, rows: Sequence[Row]) -> tuple[tuple[Row, Proportion], ...]:
-    """Rows that a claim for this track is of and that have its number; one that names no variant is of all."""
+    """Return the rows that a claim is about and that have its number. A claim that names no variant is about all."""
     named = [(row, headline(row.record)) for row in rows if claim.variant in (None, row.record.variant)]
     return tuple((row, numbers[claim.metric]) for row, numbers in named if claim.metric in numbers)
 
 
 def _natural(source: str) -> list[tuple[int, str]]:
-    """Table 2 before Table 10, and sources that are no table or figure of the paper at the end, as they begin small."""
+    """Return a key that sorts Table 2 before Table 10, and other sources, which begin with a small letter, last."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", source)]

@@ -243,7 +243,9 @@ def test_by_keyboard_alone(board) -> None:
     def tab_to(what: str) -> Any:
         for _ in range(60):
             focused().send_keys(Keys.TAB)
-            if focused().get_dom_attribute("id") == what or what in (focused().get_dom_attribute("class") or ""):
+            if focused().get_dom_attribute("id") == what or what in (
+                focused().get_dom_attribute("aria-describedby") or ""
+            ):
                 return focused()
             if what in (focused().accessible_name or ""):
                 return focused()

@@ -98,7 +98,7 @@ def test_any_image_opens_clean_and_attacked_of_every_model(page, site: Path) -> 
     page.get(f"file://{site}/compare/index.html#A-v,B-v&image=57")
     wait(page, "2 models compared")
     until(page, lambda: page.find_element("id", "image").text == "Image 57")
-    words = {"1": "right", "0": "wrong"}
+    words = {"1": "yes", "0": "no"}
     lines = {line[0]: line[1:] for line in cells(page, "image 57, number by number")}
     assert lines[ROBUST] == [words[VERDICTS[name][57]] for name in "AB"]
     assert lines["certified to, l2"] == ["0.2000", "0.2000"]

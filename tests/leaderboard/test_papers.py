@@ -157,7 +157,7 @@ def test_a_study_without_a_row_or_a_declaration_has_a_page(tmp_path) -> None:
     folder = pages(tmp_path, made)
     page = (folder / "Sub/index.html").read_text()
     assert "<h1><bdi>Sub</bdi></h1>" in page
-    assert "networks of their own" in page
+    assert "are not ranked" in page
     assert "Sub/index.html" in (folder / "index.html").read_text()
     assert "No paper has a row" in (pages(tmp_path, Board(TRACK, [], Path("nowhere"))) / "index.html").read_text()
 
