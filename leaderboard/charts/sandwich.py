@@ -17,8 +17,8 @@ from leaderboard.image_radii import ImageRadii, held, intact
 
 POINTS = 200  # radii drawn at most, with those of the track
 STEPS = 100  # radii of the curves that are laid over each other
-ATTACKED, GAP = "robust: classified correctly, and not broken by any attack", "between: neither broken nor certified"
-CERTIFIED, SMOOTHED = "certified", "smoothed version, certified: another classifier"
+ATTACKED, GAP = "robust: not broken by any attack", "between: neither broken nor certified"
+CERTIFIED, SMOOTHED = "certified", "smoothed version, certified"
 
 
 @dataclass(frozen=True)
