@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from benchmark.commands.main import app
-from benchmark.specs.run import RunSettings
+from benchmark.specs.run_settings import RunSettings
 from benchmark.specs.study import Study
 from benchmark.specs.submission import Submission
 from benchmark.specs.track import Track

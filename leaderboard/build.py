@@ -10,8 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from benchmark.records import reproduced, study_table
+from benchmark.records import reproduced
 from benchmark.records.record import headline
+from benchmark.records.study import read_published
 from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
 from leaderboard import formats
@@ -40,7 +41,7 @@ def build(name: str, *options: str) -> None:
     named, work = Path("pipelines") / name / ("_all" if "all" in options else ""), WORK / name
     site = (work / "all" if "all" in options else work) / "site"
     records = [work / row / "record" for row in json.loads((named / "rows.json").read_text())]
-    studies = study_table.read(published / "studies")
+    studies = read_published(published / "studies")
     places = [(folder / "record.json", folder / "per_image.json") for folder in records]
     rows, images = read_rows(track, places, published, studies)
     if "--times" not in options:

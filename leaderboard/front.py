@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmark.records import reproduced, study_table
+from benchmark.records import reproduced
 from benchmark.records.proportion import Proportion
 from benchmark.records.record import headline
+from benchmark.records.study import read_published
 from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
 from leaderboard import build
@@ -152,7 +153,7 @@ def _board(track: Track, about: About) -> Board:
         own = work / row / "record"
         if (own / "record.json").exists():
             places[row] = own / "record.json", own / "per_image.json"
-    studies = study_table.read(kept / "studies")
+    studies = read_published(kept / "studies")
     files_of_rows = [(record, images if images.exists() else None) for record, images in places.values()]
     rows, images = read_rows(
         track, files_of_rows, kept, studies, "bring it back with git, or delete it and run `rvb repro`"

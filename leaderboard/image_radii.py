@@ -10,11 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from benchmark.records.brought import Brought
-from benchmark.records.distances import broken_distances
+from benchmark.records.evidence import ROUNDING, broken_distances
 from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
-
-ROUNDING = 1e-12  # as evidence.py counts: an image broken at the radius itself is broken within it
 
 
 @dataclass(frozen=True)

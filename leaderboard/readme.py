@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmark.records import study_table
 from benchmark.records.record import headline
+from benchmark.records.study import read_published
 from benchmark.runtime import errors, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.track import Track
@@ -68,7 +68,7 @@ def ranked(name: str) -> list[Row]:
         raise BenchmarkError(f"{folder} holds no Record; run `rvb repro`, then `rvb publish --all`")
     images = [folder / "images" / path.name for path in records]
     places = [(record, path if path.exists() else None) for record, path in zip(records, images, strict=True)]
-    studies = study_table.read(folder / "studies", "*-seeds.json")
+    studies = read_published(folder / "studies", "*-seeds.json")
     return read_rows(read_track(name), places, folder, studies, "bring it back with git, or publish it again")[0]
 
 

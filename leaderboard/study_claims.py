@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmark.records.study_table import ERROR, Column, Difference, Entry, Table, contrast
-from benchmark.specs.study import BUILTIN, MeasureSpec, Study, Value
+from benchmark.specs.study import MeasureSpec, Study, Value
 
 MOST = 4  # numbers side by side, each with three columns
 
@@ -125,7 +125,7 @@ def declared_columns(study: Study) -> list[Column]:
     columns: list[Column] = []
     for label, value in first_values.items():
         measure = measures.get(label) or measures.get(label.partition(": ")[0])
-        share = measure is not None and measure.measure in BUILTIN
+        share = measure is not None and not measure.is_function
         if isinstance(value, float | int):
             columns.append(Column(label, share))
         else:

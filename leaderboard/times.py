@@ -12,6 +12,13 @@ from benchmark.runtime import files
 from benchmark.runtime.clock import device_cost
 from leaderboard.rank import Row
 
+# of training: the name, the devices that count ("" for processors), and the most seconds of them
+BUDGETS = (
+    ("10 GPU-minutes", ("NVIDIA H100", "NVIDIA H200"), 600.0),
+    ("1 GPU-hour", ("NVIDIA H100", "NVIDIA H200"), 3600.0),
+    ("3 core-hours", (), 10800.0),
+)
+
 
 def write_times(site: Path, folder: Path, rows: list[Row], published: Path | None = None) -> None:
     """Write those of rows that are built in `folder`; of others those that are `published`, in times.json there."""
@@ -25,7 +32,7 @@ def write_times(site: Path, folder: Path, rows: list[Row], published: Path | Non
 def times(
     folder: Path, rows: list[Row], published: Mapping[str, dict[str, Any]] = MappingProxyType({})
 ) -> dict[str, dict[str, Any]]:
-    """Return seconds of training and of everything after it, by row, where they were measured, and both by device.
+    """Return seconds of training and of everything after it, by row, where they were measured; both by device; and `budgets`.
 
     A GPU's seconds are those for which a stage held it; a processor's those of all cores that its processes kept busy.
     """
@@ -42,7 +49,18 @@ def times(
             parts["training"] = [measured["train"]]
         seconds[row.record.row] = {part: round(sum(map(device_cost, of)), 1) for part, of in parts.items()}
         seconds[row.record.row]["devices"] = {part: _by_device(of) for part, of in parts.items()}
+        seconds[row.record.row]["budgets"] = budgets(measured["train"]) if row.record.training else []
     return seconds
+
+
+def budgets(training: Mapping[str, Any]) -> list[str]:
+    """Return the names of the BUDGETS that hold what a training step cost; none where its device is not named."""
+    device, is_gpu = training.get("device"), "device_seconds" in training
+    return [
+        name
+        for name, devices, most in BUDGETS
+        if device and device_cost(dict(training)) <= most and (device.startswith(devices) if devices else not is_gpu)
+    ]
 
 
 def _by_device(measured: list[dict[str, Any]]) -> dict[str, float]:

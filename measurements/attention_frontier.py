@@ -38,7 +38,7 @@ from benchmark.data.tensors import tensors
 from benchmark.specs import methods
 from benchmark.specs.rows import Row, load_row
 from benchmark.specs.training import Augmentation
-from benchmark.training import local_margin, margin
+from benchmark.training import margin
 from benchmark.training.augment import Augment
 from benchmark.training.loop import train
 from benchmark.training.steps import Steps
@@ -146,7 +146,7 @@ def _best_weights(model: nn.Sequential, row: Row, objective: str, epochs: int, p
     spec, rules = row.settings.training.model_copy(update=changes), row.track.data
     wanted = {name: spec.parameters[name] for name in ("margin", "temperature")}
     loss = (
-        local_margin.objective(None, radius=RADIUS, **wanted)
+        methods.module("Havens2024LoFAST", PRICED).objective(None, radius=RADIUS, **wanted)
         if objective == PRICED
         else margin.objective(None, **wanted)
     )

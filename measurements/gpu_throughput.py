@@ -33,7 +33,7 @@ from benchmark.runtime import errors
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import set_up, stop_filling, tensor_float32
 from benchmark.specs import methods, submissions, tracks
-from benchmark.specs.run import TrainRun
+from benchmark.specs.run_settings import TrainRun
 from benchmark.specs.training import TrainingSpec
 from benchmark.training import capture
 from benchmark.training.capture import CudaRecorder

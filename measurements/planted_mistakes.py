@@ -171,6 +171,10 @@ the last of equal epochs kept: done.scores[-1] > done.best_score => done.scores[
 [training] tests/training/test_loop_options.py
 warm-up an epoch early: epoch / spec.warmup_epochs) => (epoch + 1) / spec.warmup_epochs)
 EMA not scored: self.ema.module if self.ema else self.model => self.model
+[training] tests/training/test_own_components.py -k no_file
+own components, a name of the benchmark allowed: components.taken(path.stem) => ""
+[training] tests/training/test_own_components.py -k one_line
+own components, an objective that is none: isinstance(objective, Objective) => objective is None
 [training] tests/training/test_selection.py
 patience an epoch too long: warmup_epochs) >= selection.patience => warmup_epochs) > selection.patience
 [sandbox] tests/hostile/test_escapes.py

@@ -18,7 +18,7 @@ from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.evaluation.run_attack import run_attack
 from benchmark.runtime.torch_setup import start
 from benchmark.specs import methods, submissions, tracks
-from benchmark.specs.run import TrainRun
+from benchmark.specs.run_settings import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import Augmentation
 from benchmark.training.augment import Augment

@@ -5,35 +5,30 @@ Both write nothing but scratch that they remove; DVC has no stage for them.
 
 from __future__ import annotations
 
-import importlib
+import sys
 import time
-from dataclasses import dataclass
+from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from benchmark.commands.terminal import EngineOption, TrackOption, console, row_names
+from benchmark.records.attack import AttackResult
 from benchmark.records.certificate import AuditResult
 from benchmark.runtime import code, files, scratch
+from benchmark.runtime.clock import Clock
 from benchmark.runtime.errors import BenchmarkError, near_miss
-from benchmark.specs import methods, submissions
-from benchmark.specs.rows import Row, load_row
-from benchmark.specs.run_settings import run_settings
+from benchmark.sandbox import forks
+from benchmark.specs import submissions
+from benchmark.specs.rows import load_row
+from benchmark.specs.run_settings import run_settings, using_engine
 from benchmark.specs.threat import Engine
-from benchmark.specs.track import ADAPTIVE
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Images that are still classified correctly: after each of an attack's parts, and by the final verdict (`count`)."""
-
-    parts: dict[str, int]
-    count: int
-    warnings: list[str]
+from benchmark.steps.attack import Attack
+from benchmark.steps.base import Work
 
 
 def attack(
@@ -43,20 +38,21 @@ def attack(
     engine: EngineOption = None,
 ) -> None:
     """Try a suite of attacks on a trained row; prints what is left standing and keeps nothing."""
-    n, clean, attacks = try_suite(track, row, suite, engine)
+    with redirect_stdout(sys.stderr):
+        n, clean, results = try_suite(track, row, suite, engine)
     table = Table("attack", "after each part", "standing", title=f"{row} on {track}, suite {suite}: not published")
     table.add_row("clean", "", f"{clean} of {n}")
-    for name, standing in attacks.items():
-        parts = ", ".join(f"{part} {left}" for part, left in standing.parts.items())
-        table.add_row(name, parts, f"{standing.count} of {n}")
+    for result in results:
+        parts = ", ".join(f"{part} {left}" for part, left in result.remaining.items())
+        table.add_row(result.id, parts, f"{result.accuracy.count} of {n}")
     console.print(table)
-    for name, standing in attacks.items():
-        for warning in standing.warnings:
-            console.print(f"warning: {name}: {warning}")
+    for result in results:
+        for warning in result.warnings:
+            console.print(f"warning: {result.id}: {warning}")
 
 
-def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -> tuple[int, int, dict[str, Standing]]:
-    """Run one of the row's suites, or a development suite, on the weights in work/<track>/<row>/train.
+def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -> tuple[int, int, list[AttackResult]]:
+    """Run one of the row's suites, or a development suite, on the weights in work/<track>/<row>/train, as the pipeline would.
 
     Killed and run again, it resumes after the images already done.
 
@@ -66,52 +62,27 @@ def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -
     Raises:
         BenchmarkError: an unknown row or suite, a row that is not trained yet, or an attack that the harness refuses.
     """
-    from benchmark.attacks.prediction import predict
-    from benchmark.data.tensors import evaluation_images
-    from benchmark.evaluation.run_attack import run_suite
-    from benchmark.runtime.torch_setup import set_up
-    from benchmark.sandbox.attack import contributed_attacks
-    from benchmark.sandbox.model import evaluated_model
-
-    def report(text: str) -> None:
-        progress.print(f"{row.name}: {text}")
-
-    row, progress = load_row(track, name), Console(stderr=True, highlight=False, soft_wrap=True)
-    suites = {**row.track.development, **row.suites}
-    if suite not in suites:
-        raise BenchmarkError(f"{row.name} on {track} has no suite {suite!r}{near_miss(suite, suites)}")
-    run, batch_size, attacks = run_settings().evaluate, row.track.evaluation.batch_size, {}
-    device, used = set_up(run.device), engine or run.engine
-    names = [spec.attack for spec in suites[suite]] if suite == ADAPTIVE else []
-    with (
-        contributed_attacks(row, names, device) as contributed,
-        evaluated_model(row, device) as evaluated,
-        scratch.locked(f"{track}/{row.name}/trial-{suite}", _inputs(row, suite, suites[suite], used)) as folder,
-    ):
-        images, labels = (tensor[: row.track.evaluation.attacked] for tensor in evaluation_images(row, device))
-        clean = int(predict(evaluated.model, images, labels, batch_size).correct.sum())
-        report(f"{clean} of {len(labels)} right when clean")
-        for spec, state, after in run_suite(
-            evaluated.model, images, labels, suites[suite], batch_size=batch_size, folder=folder, engine=used,
-            report=report, brought=contributed, open_division=row.submission.division == "open",
-        ):  # fmt: skip
-            attacks[spec.id] = Standing(state.remaining, int(after.correct.sum()), state.warnings)
-            report(f"{spec.id}: {attacks[spec.id].count} of {len(labels)} standing")
-    return len(labels), clean, attacks
-
-
-def _inputs(row: Row, suite: str, specs: Any, engine: Engine) -> dict[str, Any]:
-    """Return everything that partial work depends on."""
-    owner = row.submission.name if suite == ADAPTIVE else ""
-    attacks = [methods.attack_file(spec.attack, owner) for spec in specs]
-    return {
-        "code": code.digests(Path("benchmark/evaluation/run_attack.py"), *row.method_files, *attacks),
-        "suite": [spec.model_dump(mode="json") for spec in specs],
-        "engine": engine,
-        "evaluation": row.track.evaluation.model_dump(mode="json"),
-        "model": row.settings.model,
+    row = load_row(track, name)
+    suites = {**row.track.suites, **row.track.development}
+    row = replace(row, track=row.track.model_copy(update={"suites": suites}))
+    if suite not in row.suites:
+        raise BenchmarkError(f"{row.name} on {track} has no suite {suite!r}{near_miss(suite, row.suites)}")
+    if not row.weights.exists():
+        raise BenchmarkError(f"{row.weights} is missing; run `rvb repro {row.name} --track {track}`")
+    step = Attack(row, f"attack-{suite}")
+    with using_engine(engine or ""):
+        settings = step.settings
+    identity = {
+        "code": code.digests(*step.entries),
+        "settings": settings,
         "weights": files.sha256_file(row.weights),
+        "versions": step.versions(),
     }
+    with scratch.locked(f"{track}/{row.name}/trial-{suite}", identity) as folder:
+        outcome = step.run(Work(row, step.name, settings, tuple(step.reads), folder, Clock(folder)))
+    margins = outcome.columns["clean_margin"][: row.track.evaluation.attacked]
+    results = [AttackResult.model_validate(result) for result in outcome.fields["attacks"]]
+    return len(margins), int((margins > 0).sum()), results
 
 
 def audit(
@@ -122,16 +93,20 @@ def audit(
     seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn.")] = 0,
 ) -> None:
     """Try hard to break a row's published certificates; exit status 1 if one breaks."""
-    from benchmark.runtime.torch_setup import apart, set_up
+    from benchmark.runtime.torch_setup import set_up
 
-    device = set_up(run_settings().evaluate.device)
-    for name in certified_rows(track, row):
-        result = apart(device, audit_row, track, name, images or None, restarts, seed)
+    def audit_and_print(name: str) -> None:
+        result = audit_row(track, name, images or None, restarts, seed)
         table = Table("audited", "tried or found", title=f"{name} on {track}: every certificate held")
         for field, value in result.model_dump().items():
             text = f"{value:.6f}" if isinstance(value, float) else str(value)
             table.add_row(field.replace("_", " "), ", ".join(value) if field == "attacks" else text)
         console.print(table)
+
+    set_up(run_settings().evaluate.device)  # imports torch, once for all forks
+    for name in certified_rows(track, row):
+        # a process that has started a GPU cannot fork another that uses one, as each sandboxed row does
+        forks.run(partial(audit_and_print, name))
 
 
 def certified_rows(track: str, name: str) -> list[str]:
@@ -158,6 +133,7 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     from benchmark.attacks.prediction import predict
     from benchmark.data.tensors import evaluation_images
     from benchmark.evaluation import audit as auditing
+    from benchmark.evaluation.certified_radii import certificate_module
     from benchmark.runtime.torch_setup import set_up
     from benchmark.sandbox.model import evaluated_model
 
@@ -175,7 +151,7 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     def report(text: str) -> None:
         progress.print(f"{row.name}: {time.perf_counter() - started:.0f} s: {text}", highlight=False)
 
-    module = importlib.import_module(f"benchmark.certificates.{spec.name}")
+    certify = partial(certificate_module(spec.name).certify, **spec.parameters)
     with evaluated_model(row, device) as evaluated:
         x, y = evaluation_images(row, device)
         batch_size = row.track.evaluation.batch_size
@@ -187,4 +163,4 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
             )
         plan = auditing.deep(restarts, seed)
         audit = auditing.Audit(evaluated.model, x, y, only, row.name, plan=plan, report=report)
-        return audit.run(partial(module.certify, **spec.parameters), batch_size)
+        return audit.run(certify, batch_size)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from benchmark.records import brought
 from benchmark.records.per_image import PerImage, contradictions
@@ -35,7 +34,7 @@ def published_row(track: str, row: str) -> Built | None:
     """Return a row as it is published; None where it is not."""
     folder = PUBLISHED / track
     made = _read(folder / f"{row}.json", folder / "images" / f"{row}.json", AGAIN)
-    return made and replace(made, machine=machines(track).get(row))
+    return made and replace(made, machine=machines(track).get(row, {}))
 
 
 def built(track: str, rows: Iterable[str]) -> dict[str, Built]:
@@ -61,8 +60,7 @@ def built_numbers(track: str, row: str) -> Built | None:
 def _read(record: Path, images: Path, again: str) -> Built | None:
     if not record.exists():
         return None
-    by_image = files.read_model(images, PerImage, again) if images.exists() else None
-    return Built(files.read_model(record, Record, again), by_image, None)
+    return Built(files.read_model(record, Record, again), files.read_model(images, PerImage, again))
 
 
 def published_tracks() -> list[str]:
@@ -77,7 +75,7 @@ def published_rows(track: str) -> list[str]:
 def counted(track: str, row: Built) -> tuple[Record, str]:
     """Return a Record as the board counts it, without images that contributed attacks broke, and whom to credit for those."""
     broken = brought.read(PUBLISHED / track / brought.FOLDER, row.record)
-    record, _ = brought.lowered(row.record, row.images.scores if row.images else None, broken)
+    record, _ = brought.lowered(row.record, row.images.scores, broken)
     return record, ", ".join(dict.fromkeys(file.credit for file in broken))
 
 
@@ -85,22 +83,13 @@ def machines(track: str) -> dict[str, dict[str, str]]:
     """Return the machine that computed each published row. Raise a BenchmarkError for a damaged file."""
     path = PUBLISHED / track / "machine.json"
     again = "bring it back with git, or delete it and publish the rows again"
-    content = files.read_json(path, again) if path.exists() else {}
-    if not isinstance(content, dict) or not all(isinstance(machine, dict) for machine in content.values()):
-        raise BenchmarkError(f"{path} holds no machines by row; {again}")
-    return content
-
-
-def rules(track: str) -> dict[str, Any]:
-    """Return everything of a track that its numbers depend on."""
-    words = {"development", "title", "description", "robustbench"}
-    return tracks.load(track).model_dump(mode="json", exclude=words)
+    return files.read_model(path, dict[str, dict[str, str]], again) if path.exists() else {}
 
 
 def changed_rules(track: str) -> list[str]:
     """Return what is wrong where the track's rules differ from the published ones of the same version."""
     path = PUBLISHED / track / "track.json"
-    before, now = files.read_json(path, AGAIN) if path.exists() else {}, rules(track)
+    before, now = files.read_json(path, AGAIN) if path.exists() else {}, tracks.load(track).rules
     names = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
     if not names or before.get("version") != now["version"]:
         return []
@@ -119,10 +108,7 @@ def check(track: str, rows: Iterable[str]) -> None:
     faults = changed_rules(track)
     told = CHANGELOG.read_text() if CHANGELOG.exists() else ""
     for name, row in published(track, rows).items():
-        if row.images is None:
-            faults.append(f"{name} is published without its images; publish it again")
-        else:
-            faults += [f"{name}: {words}; {AGAIN}" for words in contradictions(row.record, row.images)]
+        faults += [f"{name}: {words}; {AGAIN}" for words in contradictions(row.record, row.images)]
         if row.record.reason not in told:
             faults.append(f"{name} was published anew for a reason that {CHANGELOG} does not give: {row.record.reason}")
     for path in sorted((PUBLISHED / track / brought.FOLDER).glob("*.json")):

@@ -14,7 +14,7 @@ from benchmark.records.per_image import PerImage, counts
 from benchmark.records.record import Record
 from benchmark.records.regression import Built, compare_row
 from benchmark.runtime import git
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError, explain
 from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.specs import tracks
 
@@ -80,20 +80,15 @@ def comparison(commit: str, chosen: list[str], published: bool, only: str = "") 
 def _at(commit: str, track: str, row: str) -> Built:
     """Return a row as it was published at a commit."""
 
-    def read(kind: type[Model], name: str) -> Model | None:
+    def read(kind: type[Model], name: str) -> Model:
         path = PUBLISHED / track / name
-        content = git.read_at(commit, path)
         try:
-            return None if content is None else kind.model_validate_json(content)
+            return kind.model_validate_json(git.read_at(commit, path) or b"")
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "the file"
-            words = f"{path} at {commit[:12]} does not fit the present code ({place}: {first['msg']})"
-            raise BenchmarkError(f"{words}; name a later commit by --base") from None
+            words = explain(error, kind, f"{path} at {commit[:12]}")
+            raise BenchmarkError(f"{words}: it does not fit the present code; name a later commit by --base") from None
 
-    record = read(Record, f"{row}.json")
-    assert record is not None  # the commit has it
-    return Built(record, read(PerImage, f"images/{row}.json"), None)
+    return Built(read(Record, f"{row}.json"), read(PerImage, f"images/{row}.json"))
 
 
 def _compared(before: Built | None, after: Built | None) -> tuple[str, list[tuple[str, str, str, str]], bool]:

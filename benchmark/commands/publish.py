@@ -11,7 +11,7 @@ import typer
 
 from benchmark.commands import baselines
 from benchmark.commands.terminal import ReasonOption, TrackOption, console
-from benchmark.pipeline import costs
+from benchmark.pipeline import costs, repro
 from benchmark.records import reproduced
 from benchmark.records.regression import Built, compare_row
 from benchmark.runtime import files
@@ -19,7 +19,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.specs import tracks
 from benchmark.specs.base import to_json
-from benchmark.specs.rows import load_row, load_rows
+from benchmark.specs.rows import load_row
 
 LARGEST = 16 * 2**20  # bytes of weights that git keeps of a row
 HEADING = "## Published Records\n"
@@ -48,11 +48,7 @@ def publish(
 
 def rows_of(track: str, everything: bool) -> list[str]:
     """Return the rows that `rvb repro` builds; with `everything` also those with `default: false`."""
-    tracks.load(track)
-    rows = load_rows(track)
-    if not rows:
-        raise BenchmarkError(f"no submission enters track {track!r} yet; there is nothing to publish or compare")
-    return [row.name for row in rows if everything or row.default]
+    return [row.name for row in repro.chosen_rows(track, (), everything)[0]]
 
 
 def publish_rows(track: str, rows: list[str], reason: str) -> None:
@@ -62,10 +58,6 @@ def publish_rows(track: str, rows: list[str], reason: str) -> None:
         default = {*missing} <= {*rows_of(track, everything=False)}
         again = f"rvb repro --track {track}" + ("" if default else " --all")
         raise BenchmarkError(f"not built yet: {', '.join(missing)}; run `{again}`; nothing published")
-    if bare := [row for row, made in built.items() if made.images is None]:
-        raise BenchmarkError(
-            f"built by older code, without images: {', '.join(bare)}; run `rvb repro`; nothing published"
-        )
     if faults := baselines.changed_rules(track):
         raise BenchmarkError(faults[0])
     kept = baselines.published(track, rows)
@@ -100,15 +92,14 @@ def _write(track: str, rows: Mapping[str, Built]) -> list[Path]:
     """Write rows and their weights. Return the files of the rows."""
     folder, machines, written = PUBLISHED / track, baselines.machines(track), []
     for row, made in rows.items():
-        assert made.images is not None  # checked by who publishes
         images = made.images.model_copy(update={"broken": _distances(track, row, made.record.sha256["evidence"])})
         _write_weights(track, row, made.record.sha256["weights"])
         for path, content in ((folder / f"{row}.json", made.record), (folder / "images" / f"{row}.json", images)):
             files.write(path, to_json(content))
             written.append(path)
-        machines[row] = dict(made.machine or {})
+        machines[row] = dict(made.machine)
     files.write_json(folder / "machine.json", machines)
-    files.write_json(folder / "track.json", baselines.rules(track))
+    files.write_json(folder / "track.json", tracks.load(track).rules)
     return written
 
 
@@ -121,7 +112,7 @@ def _distances(track: str, row: str, sha256: str) -> tuple[float | None, ...]:
         raise BenchmarkError(f"{path} is not the evidence of the Record; run `rvb repro {row} --track {track}`")
     import pyarrow.parquet as pq
 
-    from benchmark.records.distances import published_distances
+    from benchmark.records.evidence import published_distances
 
     return published_distances(pq.read_table(path, use_threads=False))
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from benchmark.commands.terminal import TrackOption, console, resumable
 from benchmark.pipeline import repro
 from benchmark.records import reproduced
-from benchmark.records.study import PublishedStudy
+from benchmark.records.study import PublishedStudy, read_published
 from benchmark.runtime import git
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED
@@ -20,7 +20,6 @@ from benchmark.specs import submissions, tracks
 from benchmark.specs.seeds import study_name
 from benchmark.specs.study import publish_command
 from benchmark.studies import grids
-from benchmark.studies.declared import read_published
 
 if TYPE_CHECKING:
     from benchmark.records.study_table import Column, Entry
@@ -80,7 +79,8 @@ def _check(owner: str, name: str, track: str, mark: bool) -> None:
     if not path.exists():
         command = publish_command(grid.id, grid.track.name)
         raise BenchmarkError(f"{grid.id} is not published; run `{grid.command}`, then `{command}`")
-    what, differ = reproduce(grid, read_published(path).result)
+    (published,) = read_published(path.parent, path.name)
+    what, differ = reproduce(grid, published.result)
     if differ:
         raise BenchmarkError(f"{grid.id}: {what} differs from {path} in {', '.join(differ)}")
     console.print(f"{grid.id}: {what} is byte-identical to the published run")

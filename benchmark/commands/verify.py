@@ -32,8 +32,7 @@ from benchmark.specs.rows import Row, at_hand, load_row
 from benchmark.specs.run_settings import run_settings
 
 if TYPE_CHECKING:  # they import torch
-    from benchmark.evaluation.replay.findings import Verification
-    from benchmark.evaluation.replay.verify import Target
+    from benchmark.evaluation.replay.findings import Source, Verification
 
 DIGITS = "digits"  # the track, unless another is named
 SHOWN = 10  # contradictions of one kind that are printed; --json has all
@@ -99,7 +98,7 @@ def verify(
 def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int) -> Iterator[Verification]:
     """Verify each Record of these rows, `jobs` at a time. Raise a BenchmarkError for a row neither built nor published."""
     tracks.load(track)
-    chosen = [(row, target) for row in rows for target in targets(track, row)]
+    chosen = [target for row in rows for target in targets(track, row)]
     if not chosen:
         return
 
@@ -115,64 +114,60 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int)
             print(f"no images: {error}", file=sys.stderr)
 
     device = set_up(run_settings().evaluate.device)
-    calls = [
-        (target, _present(track, row, "" if target.own else target.record.sha256["weights"]), device, sample, seed)
-        for row, target in chosen
-    ]
+    calls = []
+    for built, of in chosen:
+        weights = built.record.sha256["weights"] if of == "published" else ""
+        calls.append((built, of, _present(track, built.record.row, weights), device, sample, seed))
     yield from _in_forks(verify_record, calls, 1 if device.type == "cuda" else jobs)
 
 
 def _in_forks(
     verify_record: Callable[..., Verification], calls: Iterable[tuple[Any, ...]], jobs: int
 ) -> Iterator[Verification]:
-    """Yield the verification of each target, in order, made in a process of its own, `jobs` at a time.
+    """Yield the verification of each Record, in order, made in a process of its own, `jobs` at a time.
 
     A process that has started a GPU cannot fork another that uses one, as each sandboxed row does. And so the sandboxed
     processes of a row see no labels that were read for another row.
 
     Args:
-        calls: arguments of `verify_record`, the target first.
+        calls: arguments of `verify_record`, the row first.
     """
-    waiting, running = deque(calls), deque[tuple["Target", Future["Verification"]]]()
+    waiting, running = deque(calls), deque[tuple[Built, Future["Verification"]]]()
     while waiting or running:
         while waiting and len(running) < jobs:
             arguments = waiting.popleft()
             fork = ProcessPoolExecutor(1, mp_context=get_context("fork"))
             running.append((arguments[0], fork.submit(verify_record, *arguments)))
-            fork.shutdown(wait=False)  # it ends after this target
-        target, verification = running.popleft()
+            fork.shutdown(wait=False)  # it ends after this Record
+        built, verification = running.popleft()
         try:
             yield verification.result()
         except BrokenProcessPool:
             words = "the process that verifies it was killed, as where memory is short; try --jobs 1"
-            raise BenchmarkError(f"{target.record.row}: {words}") from None
+            raise BenchmarkError(f"{built.record.row}: {words}") from None
 
 
-def targets(track: str, row: str) -> list[Target]:
-    """Return the built and the published Record of a row, or one target where their numbers and bytes are the same.
+def targets(track: str, row: str) -> list[tuple[Built, Source]]:
+    """Return the built and the published Record of a row, each with where it is kept, or one where they are the same.
 
     Raise a BenchmarkError, with the near miss, where there is neither, or where one is damaged.
     """
-    from benchmark.evaluation.replay.verify import Target
-
     built, published = baselines.built_row(track, row), baselines.published_row(track, row)
     if built and published and _numbers(built) == _numbers(published):
-        return [Target(published, "built and published")]
+        return [(published, "built and published")]
     if not built and not published:
         unknown = isinstance(_present(track, row), BenchmarkError)
         near = near_miss(row, baselines.published_rows(track)) if unknown else f"; run `rvb repro {row}`"
         raise BenchmarkError(f"{row} is neither built here nor published on {track}{near}")
-    return [
-        *([Target(built, "built")] if built else []),
-        *([Target(published, "published")] if published else []),
-    ]
+    both: list[tuple[Built | None, Source]] = [(built, "built"), (published, "published")]
+    return [(made, of) for made, of in both if made]
 
 
-def _numbers(row: Built) -> tuple[Record, PerImage | None]:
+def _numbers(row: Built) -> tuple[Record, PerImage]:
     """Return what a published row and the same row built here share: no digests of code, no reason, no distances."""
     kept = {name: digest for name, digest in row.record.sha256.items() if not name.startswith("code ")}
     record = row.record.model_copy(update={"sha256": kept, "reason": ""})
-    return record, row.images and row.images.model_copy(update={"broken": ()})
+    return record, row.images.model_copy(update={"broken": ()})
 
 
 def _present(track: str, row: str, sha256: str = "") -> Row | BenchmarkError:
@@ -205,28 +200,27 @@ def _evaluate(track: str, name: str, path: Path, write: bool, as_json: bool) -> 
     Raise a BenchmarkError where the file is refused, the network is missing, a certificate is contradicted, or nothing new
     would be written.
     """
-    from benchmark.evaluation.replay.brought import judge_file, judge_of
+    from benchmark.evaluation.replay.brought import evaluate_file, evaluator_of
     from benchmark.evaluation.replay.findings import some
     from benchmark.runtime.torch_setup import set_up
 
     row, published = load_row(track, name), baselines.published_row(track, name)
     made = published or baselines.built_numbers(track, name)
-    if made is None or made.images is None:
+    if made is None:
         raise BenchmarkError(f"{name} is neither built here nor published on {track}; run `rvb repro {name}`")
     if write and published is None:
         raise BenchmarkError(f"{name} is not published on {track}; there is no number to lower: leave out --write")
-    with judge_of(made.record, row, set_up(run_settings().evaluate.device)) as evaluator:
-        evaluated = judge_file(path, evaluator, made.record, made.images)
+    with evaluator_of(made.record, row, set_up(run_settings().evaluate.device)) as evaluator:
+        broken, new = evaluate_file(path, evaluator, made.record, made.images)
     earlier = brought.read(PUBLISHED / track / brought.FOLDER, made.record)
-    effect = brought.effect(made.record, made.images.scores, earlier, evaluated.brought)
-    alarms = evaluated.brought.contradicted
+    effect = brought.effect(made.record, made.images.scores, earlier, new)
+    alarms = new.contradicted
     if as_json:
         robust = [threat.model_dump(mode="json") for threat in effect]
-        typer.echo(files.to_json({**evaluated.model_dump(mode="json"), "robust": robust}).decode(), nl=False)
+        content = {"broken": broken, "brought": new.model_dump(mode="json"), "robust": robust}
+        typer.echo(files.to_json(content).decode(), nl=False)
     else:
-        lines = [
-            f"{count} images that are right when clean are wrong in {ball}" for ball, count in evaluated.broken.items()
-        ]
+        lines = [f"{count} images that are right when clean are wrong in {ball}" for ball, count in broken.items()]
         for ball in effect:
             words = f"newly broken: images {some(ball.lost)}" if ball.lost else "nothing new"
             lines.append(f"robust {ball.threat}: {ball.before} -> {ball.after} images; {words}")
@@ -236,7 +230,7 @@ def _evaluate(track: str, name: str, path: Path, write: bool, as_json: bool) -> 
             words = f"certified at l2 {image.certified:.6g}, broken at {image.l2:.6g} (margin {image.margin:.6g})"
             console.print(f"ALARM: {name}: image {image.image}: {words}", markup=False)
     if write:
-        _keep(track, made.record, evaluated.brought, earlier, effect)
+        _keep(track, made.record, new, earlier, effect)
     if alarms:
         first = alarms[0]
         raise BenchmarkError(

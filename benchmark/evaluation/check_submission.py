@@ -293,10 +293,11 @@ def _training(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Te
             )
         yield Note(name="weights", found="trained elsewhere: where do they come from, and under which license?")
         return
-    fitting.check_recipe(spec)
+    fitting.check_recipe(spec, row.submission.name)
     attack = fitting.training_attack(spec.attack) if spec.attack else None
     trained = _build(row, 0, images.device).train()
-    loss = fitting.training_objective(spec, attack).loss(trained, images, labels, 1.0)
+    objective = fitting.training_objective(spec, attack, row.submission.name)
+    loss = objective.loss(trained, images, labels, 1.0)
     if loss.requires_grad:
         loss.backward()
     gradients = {name: p.grad for name, p in trained.named_parameters() if p.requires_grad}

@@ -4,9 +4,6 @@ The sandwich gate: certified <= robust <= clean, per image. An adversarial image
 norm and radius it was found. One from a Linf ball at l2 distance 0.3 breaks the image at every l2 radius from 0.3 on, and
 contradicts a certified l2 radius of 0.3 or more.
 
-A track may attack only the first of its evaluation images. Columns of attacks and probes are null for the others; `column`
-returns the attacked images alone.
-
 The smoothed version is another classifier than the attacked one, so attacks say nothing about its radii. Its gate is
 `check_smoothed`: each image's radius must follow from its counts.
 """
@@ -30,6 +27,7 @@ from benchmark.records.beside import (
     WithoutAttention,
 )
 from benchmark.records.certificate import CertifiedResult
+from benchmark.records.evidence import ROUNDING, attack_ids, attacked, column, is_whole, probed
 from benchmark.records.per_image import PerImage, contradictions
 from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
@@ -37,7 +35,6 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.track import CorruptionSpec, SmoothingSpec, Track
 
-ROUNDING = 1e-12
 SHARED = ("label", "clean_prediction", "clean_margin")  # columns of every step
 ATTENTION_COLUMNS: dict[Literal["uniform", "none"], str] = {
     "uniform": "uniform_attention_prediction",
@@ -102,31 +99,6 @@ def unsteady(tables: dict[str, pa.Table]) -> int:
     """Return the number of images on whose clean prediction or verdict the steps disagree."""
     clean = [np.stack([column(t, "clean_prediction"), column(t, "clean_margin") > 0]) for t in tables.values()]
     return int((np.stack(clean) != clean[0]).any((0, 1)).sum())
-
-
-def attack_ids(evidence: pa.Table) -> list[str]:
-    """Return the attacks that have columns, by their ids."""
-    return [name.removesuffix(":success") for name in evidence.column_names if name.endswith(":success")]
-
-
-def attacked(evidence: pa.Table) -> int:
-    """Return how many of the first images are attacked; all where there is no attack."""
-    names = [name for name in evidence.column_names if name.endswith(":success") or is_probe(name)]
-    return min((len(column(evidence, name)) for name in names), default=evidence.num_rows)
-
-
-def is_probe(name: str) -> bool:
-    return name.startswith(("probed ", "pictured "))
-
-
-def probed(evidence: pa.Table) -> dict[tuple[str, float], np.ndarray]:
-    """Return which attacked images (m,) the steps `reliability` and `pictures` broke, by the norm and radius of the ball."""
-    balls: dict[tuple[str, float], np.ndarray] = {}
-    for name in filter(is_probe, evidence.column_names):
-        _, norm, eps = name.split(" ")
-        ball, broken = (norm, float(eps)), column(evidence, name)
-        balls[ball] = broken | balls.get(ball, np.zeros_like(broken))
-    return balls
 
 
 def check_sandwich(evidence: pa.Table, row: str) -> None:
@@ -296,7 +268,15 @@ def without_attention(evidence: pa.Table) -> AttentionResult:
 
 
 def per_image(evidence: pa.Table, record: Record) -> PerImage:
-    """Return the Record's numbers image by image; raise a BenchmarkError where a number is not their sum."""
+    """Return the Record's numbers image by image; raise a BenchmarkError where they contradict it."""
+    images = by_image(evidence, record)
+    if wrong := contradictions(record, images):
+        raise BenchmarkError(f"{record.row}: {wrong[0]}; nothing is published")
+    return images
+
+
+def by_image(evidence: pa.Table, record: Record) -> PerImage:
+    """Return the same without a comparison with the Record."""
     right = column(evidence, "clean_margin") > 0
     scores = {"clean": right}
     scores |= {f"robust {robust.threat.label}": unbroken(evidence, robust.threat) for robust in record.robust}
@@ -317,14 +297,11 @@ def per_image(evidence: pa.Table, record: Record) -> PerImage:
         for name in (corruption.name for corruption in copies.corruptions):
             verdicts = [column(evidence, f"corrupted {name} {severity}") for severity in copies.rules.severities]
             scores[f"corrupted: {name}"] = np.sum(verdicts, axis=0)
-    images = PerImage(
+    return PerImage(
         row=record.row,
         scores={name: "".join(map(str, np.asarray(score).astype(int))) for name, score in scores.items()},
         radii={name: tuple(values.tolist()) for name, values in radii.items()},
     )
-    if wrong := contradictions(record, images):
-        raise BenchmarkError(f"{record.row}: {wrong[0]}; nothing is published")
-    return images
 
 
 def finite_column(evidence: pa.Table, name: str, row: str) -> np.ndarray:
@@ -333,17 +310,3 @@ def finite_column(evidence: pa.Table, name: str, row: str) -> np.ndarray:
     if not is_whole(evidence, name) or not np.isfinite(values).all():
         raise BenchmarkError(f"{row}: the evidence column {name} holds a value that is missing or not finite")
     return values
-
-
-def is_whole(evidence: pa.Table, name: str) -> bool:
-    """Return whether the column has a value for every image or, if it is about attacks, for the attacked ones alone."""
-    values = evidence[name]
-    of_attacks = is_probe(name) or ":" in name or name.startswith("probe ")
-    count = attacked(evidence) if of_attacks else evidence.num_rows
-    return values.null_count == len(values) - count and values.slice(0, count).null_count == 0
-
-
-def column(evidence: pa.Table, name: str) -> np.ndarray:
-    """Return the column's values without nulls: see `attacked`."""
-    values = evidence[name]
-    return (values.drop_null() if values.null_count else values).to_numpy()

@@ -16,7 +16,8 @@ from torch import nn
 from benchmark.attacks.gradients import FiniteGradients, margin_gradient
 from benchmark.attacks.prediction import MIN_ROWS, padded
 from benchmark.runtime.errors import BenchmarkError, near_miss, out_of_memory, said
-from benchmark.specs.threat import AttackSpec, Engine, Norm, as_number
+from benchmark.specs.threat import AttackSpec, Engine, Norm, ThreatModel, as_number
+from benchmark.specs.training import radius_problem
 
 ROUNDING = 1e-6  # by which a pixel may lie outside [0, 1]
 BLIND = 0.1  # share of gradients that are not finite, and of robust images, above which an attack says nothing
@@ -64,12 +65,10 @@ def radius(norm: Norm, eps: Any, images: torch.Tensor) -> float:
     size = float(value)
     if norm == "Linf" and size > 1:
         raise BenchmarkError(f"Linf eps {size:g} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
-    pixels = images[0].numel() if images.ndim == 4 and len(images) else 0
-    if norm == "L2" and pixels and size > pixels**0.5:
-        raise BenchmarkError(
-            f"L2 eps {size:g} is above {pixels**0.5:.3g}, the distance of a black image from a white one; radii are in "
-            "pixels in [0, 1], so 128/255 is 0.502"
-        )
+    if images.ndim == 4 and len(images):
+        channels, height, width = images.shape[1:]
+        if problem := radius_problem(ThreatModel(norm=norm, eps=size), (channels, height, width)):
+            raise BenchmarkError(f"{problem}, so 128/255 is 0.502")
     return size
 
 

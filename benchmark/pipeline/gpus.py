@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import queue
 
-from benchmark.specs.run import RunSettings
-from benchmark.specs.run_settings import device_of, run_settings
+from benchmark.specs.run_settings import RunSettings, device_of, run_settings
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 

@@ -150,7 +150,7 @@ def _runner(ray: Any, targets: Targets) -> Runner:
                 while not ray.wait([job], timeout=1)[0]:
                     if interrupted.is_set():
                         raise BenchmarkError("interrupted")
-                _take(ray, job, key)
+                _take(ray, job)
             reads = [*reads, key]
 
     return run
@@ -171,17 +171,16 @@ def _resources(ray: Any, key: str) -> dict[str, int]:
     return {"num_cpus": cores, "num_gpus": gpus}
 
 
-def _take(ray: Any, job: Any, key: str) -> None:
+def _take(ray: Any, job: Any) -> None:
     """Write what a task returned: logs, times and the row's lock. Raise a BenchmarkError if it failed."""
     try:
-        answer: dict[str, Any] = ray.get(job)
+        why, texts = ray.get(job)
     except ray.exceptions.RayError as error:
         raise BenchmarkError(f"{dvc.last_line(str(error))} (tried up to {RETRIES + 1} times)") from None
-    for path, text in answer["files"].items():
+    for path, text in texts.items():
         files.write(Path(path), text)
-    if answer["error"]:
-        raise BenchmarkError(answer["error"])
-    files.write(_lock(key), answer["lock"])
+    if why:
+        raise BenchmarkError(why)
 
 
 def versions() -> dict[str, str]:
@@ -190,7 +189,9 @@ def versions() -> dict[str, str]:
     return {name: version for name, version in environment.items() if name not in ("arithmetic", "threads")}
 
 
-def run_stage(key: str, reads: Sequence[str], texts: Mapping[str, str], required: Mapping[str, str]) -> dict[str, Any]:
+def run_stage(
+    key: str, reads: Sequence[str], texts: Mapping[str, str], required: Mapping[str, str]
+) -> tuple[str, dict[str, str]]:
     """Run a stage on a machine of the cluster, in a copy of the checkout that no other task uses.
 
     Args:
@@ -199,13 +200,13 @@ def run_stage(key: str, reads: Sequence[str], texts: Mapping[str, str], required
         required: the versions on the coordinator.
 
     Returns:
-        `error`, "" if there is none; the text of the row's `lock`; and the texts of logs and times by path, `files`.
+        Why it failed, "" if it did not; and the texts of logs, times and, if it did not fail, the row's lock, by path.
     """
     own, shipped = versions(), Path.cwd()
     for name, version in required.items():
         if own.get(name) != version:
             words = f"{platform.node()} has {name} {own.get(name)}, the coordinator {version}"
-            return {"error": f"{words}; install the same there (constraints.txt)", "files": {}}
+            return f"{words}; install the same there (constraints.txt)", {}
     Path(COPIES).mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=shipped / COPIES) as name:
         folder = Path(name)
@@ -220,15 +221,14 @@ def run_stage(key: str, reads: Sequence[str], texts: Mapping[str, str], required
             return _carried_out(key, reads)
 
 
-def _carried_out(key: str, reads: Sequence[str]) -> dict[str, Any]:
-    lock, error = _lock(key), ""
+def _carried_out(key: str, reads: Sequence[str]) -> tuple[str, dict[str, str]]:
+    lock, why = _lock(key), ""
     log = f"{lock.parts[1]}-{lock.parts[2]}-{key.rpartition(':')[2]}"
     try:
         dvc.run(["pull", "--force", "--allow-missing", *reads, key], f"{log}-pull", print)
         dvc.run(["repro", "-s", key], log, print)
         dvc.run(["push", key], f"{log}-push", print)
-    except BenchmarkError as failure:
-        error = str(failure)
-    written = [*dvc.LOGS.glob("*.log"), *Path().glob("work/*/*/times/*.json")]
-    texts = {path.as_posix(): path.read_text() for path in written}
-    return {"error": error, "lock": lock.read_text() if lock.exists() else "", "files": texts}
+    except BenchmarkError as error:
+        why = str(error)
+    written = [*dvc.LOGS.glob("*.log"), *Path().glob("work/*/*/times/*.json"), *([] if why else [lock])]
+    return why, {path.as_posix(): path.read_text() for path in written}

@@ -1,4 +1,4 @@
-"""Further results of a Record: without attention, the smoothed version, corrupted copies."""
+"""Further results of a Record: without attention, the smoothed version, corrupted copies, pictures."""
 
 from __future__ import annotations
 
@@ -64,3 +64,13 @@ class CorruptionResult(Frozen):
     accuracy: Proportion  # over all corruptions and severities
     severities: tuple[Proportion, ...]  # over all corruptions, at each severity
     corruptions: tuple[CorruptionAccuracy, ...]
+
+
+class Picture(Frozen):
+    """A PNG file of the record's folder `pictures`, with title, alternative text and caption."""
+
+    file: str = Field(pattern=r"^[a-z0-9_]+\.png$")
+    sha256: str
+    title: str
+    alt: str
+    caption: str

@@ -62,7 +62,7 @@ def shares(record: Record) -> dict[str, Proportion]:
 
 
 def contradictions(record: Record, images: PerImage) -> list[str]:
-    """Return the numbers of a Record that its images do not add up to, in words."""
+    """Return what contradicts a Record in its numbers by image, in words: sums, distances, certified <= robust <= clean."""
     problems = []
     own = {attack.id for attack in record.attacks} if record.division == "open" else set()
     for name, (count, n) in counts(record).items():
@@ -77,9 +77,23 @@ def contradictions(record: Record, images: PerImage) -> list[str]:
     attacked = min((result.accuracy.n for result in record.robust), default=record.n)
     if images.broken and len(images.broken) != attacked:
         problems.append(f"{len(images.broken)} distances of {attacked} attacked images")
+    clean, radii = images.scores.get("clean", ""), images.radii.get("certified", ())
+    for image, (right, radius) in enumerate(zip(clean, radii, strict=False)):
+        if radius > 0 and right == "0":
+            problems.append(f"image {image}: certified at l2 {radius:.6g}, but wrong when clean")
     for result in record.robust:
-        name, nearer = f"robust {result.threat.label}", result.threat.eps * (1 - ROUNDING)
-        pairs = zip(images.scores.get(name, ""), images.broken, strict=False)
-        if result.threat.norm == "L2" and any(d == "1" and at is not None and at < nearer for d, at in pairs):
-            problems.append(f"{name} counts an image whose nearest adversarial image lies within it")
+        name, norm, eps = f"robust {result.threat.label}", result.threat.norm, result.threat.eps
+        robust = images.scores.get(name, "")
+        if len(robust) > record.n:
+            problems.append(f"{name} counts {len(robust)} images of {record.n}")
+        for image, (stood, right) in enumerate(zip(robust, clean, strict=False)):
+            if stood > right:
+                problems.append(f"image {image}: {name}, but wrong when clean")
+        if norm == "L2":
+            for image, (stood, radius) in enumerate(zip(robust, radii, strict=False)):
+                if stood == "0" and radius >= eps > 0:
+                    problems.append(f"image {image}: certified at l2 {radius:.6g}, but not {name}")
+            pairs = zip(robust, images.broken, strict=False)
+            if any(stood == "1" and at is not None and at < eps * (1 - ROUNDING) for stood, at in pairs):
+                problems.append(f"{name} counts an image whose nearest adversarial image lies within it")
     return problems

@@ -10,9 +10,8 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 
 from benchmark.records.attack import AttackResult, RobustResult
-from benchmark.records.beside import AttentionResult, CorruptionResult, SmoothedResult
+from benchmark.records.beside import AttentionResult, CorruptionResult, Picture, SmoothedResult
 from benchmark.records.certificate import Certificate, CertifiedResult
-from benchmark.records.pictures import Picture
 from benchmark.records.proportion import Proportion
 from benchmark.records.reliability import Reliability
 from benchmark.records.training import TrainingResult

@@ -7,7 +7,7 @@ must be the same. Otherwise training ends in other weights, as another seed woul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from benchmark.records.per_image import PerImage, counts
@@ -27,11 +27,11 @@ Verdict = Literal["same", "within", "OUTSIDE"]
 
 @dataclass(frozen=True)
 class Built:
-    """A published or built row: its Record, its numbers by image, and the `machine()` that computed it, where known."""
+    """A published or built row: its Record, its numbers by image, and the `machine()` that computed it; {} if unknown."""
 
     record: Record
-    images: PerImage | None
-    machine: Mapping[str, str] | None
+    images: PerImage
+    machine: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,6 @@ def compare_row(published: Built, built: Built, *, alike: bool = False) -> RowCo
     if before.n != after.n:
         words = f"counts other images: n {before.n} published, {after.n} built; publish it again"
         return RowComparison(after.row, problem=words)
-    if published.images is None or built.images is None:
-        side = "published" if published.images is None else "built"
-        return RowComparison(after.row, problem=f"is {side} without its images (per_image.json); do that again")
     unlike = [] if alike else differences(published, built)
     notes = [f"is compared by chance, since {', '.join(unlike)}"] if unlike else []
     codes = [
@@ -124,7 +121,7 @@ def compare_row(published: Built, built: Built, *, alike: bool = False) -> RowCo
     if unlike:
         lines = _by_chance(before, after, published.images, built.images)
     else:
-        same_writer = (published.machine or {}).get("pyarrow") == (built.machine or {}).get("pyarrow")
+        same_writer = published.machine.get("pyarrow") == built.machine.get("pyarrow")
         lines = _exactly(before, after, published.images, built.images, same_writer)
     return RowComparison(after.row, (*_facts(before, after), *lines), tuple(notes))
 
@@ -135,9 +132,9 @@ def differences(published: Built, built: Built) -> list[str]:
     Portable arithmetic (runtime/arithmetic.py) is the same on every processor that has it; in other arithmetic the processor
     counts. The library of matrix products always counts: portable products were MKL's before they were OpenBLAS's.
     """
-    if published.machine is None or built.machine is None:
+    if not (published.machine and built.machine):
         return ["it is not known which machine published it"]
-    before, after = ({**row.record.environment, **(row.machine or {})} for row in (published, built))
+    before, after = ({**row.record.environment, **row.machine} for row in (published, built))
     ignored = {"pyarrow", "robust-vit-bench"}  # one only writes what was computed, the other's code has digests
     if before.get("arithmetic") == after.get("arithmetic") == "portable":
         ignored |= {"processor", "capability"}

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from benchmark.runtime import files
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import Frozen
 
 FILE = "reproduced.json"
@@ -26,11 +25,9 @@ class Reproduced(Frozen):
 def read(folder: Path) -> dict[str, Reproduced]:
     """Return a track's entries by row name or study id. Raise a BenchmarkError for a damaged file."""
     path = folder / FILE
-    try:
-        return TypeAdapter(dict[str, Reproduced]).validate_json(path.read_bytes()) if path.exists() else {}
-    except ValidationError as error:
-        words = error.errors()[0]["msg"]
-        raise BenchmarkError(f"{path} is damaged ({words}); restore it with git, or delete it") from None
+    return (
+        files.read_model(path, dict[str, Reproduced], "bring it back with git, or delete it") if path.exists() else {}
+    )
 
 
 def update(folder: Path, reproduced: Mapping[str, str], commit: str = "", *, forget: Iterable[str] = ()) -> None:

@@ -7,48 +7,33 @@ Units there: accuracies are percent, mostly as strings; eps is a fraction such a
 from __future__ import annotations
 
 import math
-import re
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, explain
 from benchmark.specs.base import Frozen
-from benchmark.specs.threat import ThreatModel
+from benchmark.specs.submission import WebAddress
+from benchmark.specs.threat import Radius, ThreatModel
 from benchmark.specs.track import Track
 
 CLAIMED = Path("leaderboard/claimed")
 SAME = 1e-5  # relative difference up to which two radii are the same
 
 
-def radius(text: object) -> float:
-    """Return a radius in pixels of [0, 1] from "8/255", "0.5" or a number. Raise a ValueError otherwise, and for 0."""
-    if re.fullmatch(r"\s*\d*\.?\d+(e-?\d+)?(\s*/\s*\d*\.?\d+)?\s*", str(text), re.IGNORECASE):
-        above, _, below = str(text).partition("/")
-        divisor = Fraction(below.strip() or "1")
-        value = float(Fraction(above.strip()) / divisor) if divisor else 0.0
-        if 0 < value < math.inf:
-            return value
-    raise ValueError(f"{text!r} is no radius above 0; give it as 8/255 or 0.5")
-
-
-def percent(text: object) -> float:
-    """Return a fraction from percent, as text or number. Raise a ValueError outside 0 to 100."""
-    try:
-        value = float(str(text))
-    except ValueError:
-        raise ValueError(f"{text!r} is no number of percent") from None
-    if not 0 <= value <= 100:
-        raise ValueError(f"{text!r} is no share between 0 and 100 percent")
-    return value / 100
-
-
-Percent = Annotated[float, BeforeValidator(percent)]
+# a fraction, from a number or text in percent
+Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), AfterValidator(lambda percent: percent / 100)]
 Text = Annotated[str, BeforeValidator(lambda text: text or "")]
 Share = Field(ge=0, le=1, allow_inf_nan=False)
 
@@ -64,7 +49,7 @@ class ClaimedRow(Frozen):
     title: str
     authors: str
     venue: str = ""
-    link: str = ""
+    link: WebAddress = ""
     architecture: str
     additional_data: bool | None = None
     threat: ThreatModel
@@ -80,13 +65,6 @@ class ClaimedRow(Frozen):
     def robust(self) -> float:
         """The lowest robust accuracy known."""
         return self.autoattack if self.external is None else min(self.autoattack, self.external)
-
-    @field_validator("link")
-    @classmethod
-    def _a_web_address(cls, link: str) -> str:
-        if link and not link.startswith(("https://", "http://")):
-            raise ValueError(f"{link!r} is no web address")
-        return link
 
     @model_validator(mode="after")
     def _plausible(self) -> ClaimedRow:
@@ -110,10 +88,10 @@ class _File(BaseModel):
     authors: str
     dataset: str
     architecture: str
-    eps: Annotated[float, BeforeValidator(radius)]
+    eps: Annotated[Radius, Field(gt=0, allow_inf_nan=False)]
     clean: Percent = Field(alias="clean_acc")
     autoattack: Percent = Field(alias="autoattack_acc")
-    external: Annotated[float | None, BeforeValidator(lambda text: percent(text) if text else None)] = None
+    external: Annotated[Percent | None, BeforeValidator(lambda text: text or None)] = None
     additional_data: bool | None = None
     venue: Text = ""
     link: Text = ""

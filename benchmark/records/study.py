@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, JsonValue
@@ -9,6 +11,7 @@ from pydantic import Field, JsonValue
 from benchmark.records.finding import Finding
 from benchmark.records.points import Points
 from benchmark.records.training import TrainingResult
+from benchmark.runtime import files
 from benchmark.specs.base import Frozen
 from benchmark.specs.study import GridCell, MeasureSpec, Study, Value, Verdicts, run_command
 from benchmark.specs.submission import Claim, Paper
@@ -83,6 +86,25 @@ class DeclaredPaper(Frozen):
     paper: Paper
     claims: tuple[Claim, ...] = ()
     studies: dict[str, Study] = Field(default={})
+
+
+def read_published(folder: Path, names: str = "*.json") -> list[PublishedStudy]:
+    """Return the published studies of a track, `<submission>-<study>.json`, by name.
+
+    Raise a BenchmarkError for a damaged file.
+    """
+    remedy = "bring it back with git, or publish the study again"
+    return [files.read_model(path, PublishedStudy, remedy) for path in sorted(folder.glob(names))]
+
+
+def in_order(study: Study, labels: Iterable[str]) -> list[str]:
+    """Return labels in the order of the study's measures; those that its figure names go first, in the figure's order."""
+    measures, drawn = [measure.label for measure in study.measures], study.figure.measures if study.figure else ()
+
+    def place(label: str) -> tuple[int, int]:
+        return measures.index(measure_of(label)), drawn.index(label) if label in drawn else len(drawn)
+
+    return sorted(labels, key=place)
 
 
 def measure_of(label: str) -> str:

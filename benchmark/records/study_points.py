@@ -12,7 +12,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from benchmark.records.points import Points
-from benchmark.records.study import PublishedStudy, is_named, measure_of
+from benchmark.records.study import PublishedStudy, in_order, is_named
 
 
 @dataclass(frozen=True)
@@ -86,15 +86,9 @@ def drawn(study: PublishedStudy) -> tuple[Panel, ...]:
     return tuple(panel for panel in panels(study) if not figure.measures or is_named(panel.label, figure.measures))
 
 
-def point_labels(study: PublishedStudy) -> tuple[str, ...]:
+def point_labels(study: PublishedStudy) -> list[str]:
     """Return the measures that gave points, in the study's order; those that its figure names in the figure's order."""
-    order, figure = [measure.label for measure in study.study.measures], study.study.figure
-    named = [*figure.measures] if figure else []
-
-    def place(label: str) -> tuple[int, int, str]:
-        return order.index(measure_of(label)), named.index(label) if label in named else len(named), label
-
-    return tuple(sorted({label for run in study.result.runs for label in run.points}, key=place))
+    return in_order(study.study, sorted({label for run in study.result.runs for label in run.points}))
 
 
 def point_sheets(study: PublishedStudy) -> tuple[PointSheet, ...]:

@@ -11,12 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from scipy.special import stdtrit
 
-from benchmark.records.study import PublishedStudy, Run, is_named, measure_of
-from benchmark.specs.study import BUILTIN, Value, last_word
+from benchmark.records.study import PublishedStudy, Run, in_order, is_named, measure_of
+from benchmark.specs.study import Value, last_word
 
 ERROR = 0.05
 MOST = 4  # differences that a sentence names
@@ -163,11 +162,6 @@ class Sheet:
     rows: tuple[Row, ...]
 
 
-def read(folder: Path, names: str = "*.json") -> list[PublishedStudy]:
-    """Return the published studies of a track, by name."""
-    return [PublishedStudy.model_validate_json(path.read_text()) for path in sorted(folder.glob(names))]
-
-
 def quantile_curves(study: PublishedStudy) -> tuple[str, ...]:
     """Return the labels of the curves that the study draws as violins: LEAST levels or more, rising from 0 to 1."""
     figure = study.study.figure
@@ -195,16 +189,16 @@ def table(study: PublishedStudy) -> Table:
     against = _against(study)
     error = ERROR / max(1, sum(other is not None for other in against.values()))
     lines = []
-    for cell, own in runs.items():
+    for cell, cell_runs in runs.items():
         claims, other, entries = study.study.claims.get(cell, {}), against[cell], []
         for column in names:
-            values, claimed, difference = _sample(column, own), claims.get(column.label), None
+            values, claimed, difference = _sample(column, cell_runs), claims.get(column.label), None
             if other is not None:
                 samples = (values, _sample(column, runs[other]))
                 difference = contrast((1, -1), samples, error, _floor(column, study))
             entries.append(Entry(values, None if claimed is None else column.of(claimed), difference))
-        overfitted = sum(bool(run.training.overfitting and run.training.overfitting.found) for run in own)
-        lines.append(Line(cell, other, tuple(entries), overfitted, own[0].parameters))
+        overfitted = sum(bool(run.training.overfitting and run.training.overfitting.found) for run in cell_runs)
+        lines.append(Line(cell, other, tuple(entries), overfitted, cell_runs[0].parameters))
     told = tuple(i for i, column in enumerate(names) if column.label not in quantiles)
     return Table(study, names, tuple(lines), _effects(study, names, runs), told)
 
@@ -221,7 +215,7 @@ def sheets(table: Table) -> tuple[Sheet, ...]:
         curve = label.partition(": ")[2]
         return ": ".join(part for part in (cell if len(table.lines) > 1 or not curve else "", curve) if part)
 
-    made = []
+    by_measure = []
     for measure, curves in measures.items():
         first = [table.columns[i] for i in next(iter(curves.values()))]
         rows = tuple(
@@ -230,27 +224,21 @@ def sheets(table: Table) -> tuple[Sheet, ...]:
             for label, places in curves.items()
             if not all(math.isnan(line.entries[i].mean) for i in places)  # as of a block that a network lacks
         )
-        made.append(Sheet(measure + first[0].unit, tuple(f"{column.x:g}" for column in first), rows))
-    return tuple(made)
+        by_measure.append(Sheet(measure + first[0].unit, tuple(f"{column.x:g}" for column in first), rows))
+    return tuple(by_measure)
 
 
 def columns(study: PublishedStudy) -> tuple[Column, ...]:
     """Return the columns of a study's numbers, in the study's order; curves that its figure names in the figure's order."""
-    shares = {measure.label for measure in study.study.measures if measure.measure in BUILTIN}
-    order, figure = [measure.label for measure in study.study.measures], study.study.figure
-    drawn = figure.measures if figure else ()
+    shares = {measure.label for measure in study.study.measures if not measure.is_function}
     labels = dict.fromkeys(label for run in study.result.runs for label in run.values)
-
-    def place(label: str) -> tuple[int, int]:
-        return order.index(measure_of(label)), drawn.index(label) if label in drawn else len(drawn)
-
-    made: list[Column] = []
-    for label in sorted(labels, key=place):
+    result: list[Column] = []
+    for label in in_order(study.study, labels):
         if (places := study.result.x.get(label)) is None:
-            made.append(Column(label, label in shares))
+            result.append(Column(label, label in shares))
         else:
-            made += [Column(label, label in shares, i, x) for i, x in enumerate(places)]
-    return tuple(made)
+            result += [Column(label, label in shares, i, x) for i, x in enumerate(places)]
+    return tuple(result)
 
 
 def contrast(
@@ -303,7 +291,7 @@ def _effects(study: PublishedStudy, names: tuple[Column, ...], runs: dict[str, l
     cells = study.result.cells
     levels = {axis: list(dict.fromkeys(cell.levels[axis] for cell in cells)) for axis in cells[0].levels}
     pairs = {axis: values for axis, values in levels.items() if len(values) == 2}
-    if not names or len(levels) < 2 or any(len(own) < 2 for own in runs.values()):
+    if not names or len(levels) < 2 or any(len(cell_runs) < 2 for cell_runs in runs.values()):
         return ()
     effects = []
     for axis, (low, high) in pairs.items():

@@ -64,7 +64,7 @@ def near_miss(word: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(names)}" if names else "; none is known"
 
 
-def explain(error: ValidationError, model: type[BaseModel], source: str) -> BenchmarkError:
+def explain(error: ValidationError, model: type, source: str) -> BenchmarkError:
     """Return the first error in a file as one line with its place and, for an unknown key, the near miss."""
     problems = error.errors()
     first = next(
@@ -77,7 +77,7 @@ def explain(error: ValidationError, model: type[BaseModel], source: str) -> Benc
     return BenchmarkError(f"{source}: {where}: {first['msg'].removeprefix('Value error, ')}")
 
 
-def fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> set[str]:
+def fields_at(model: type, path: tuple[int | str, ...]) -> set[str]:
     """Return the names of the fields of the model at `path` inside `model`; empty if it is no model."""
     current: Any = model
     for part in path:

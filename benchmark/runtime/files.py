@@ -10,11 +10,11 @@ import shutil
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from benchmark.runtime.errors import BenchmarkError, explain
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model")
 
 _ASIDE = re.compile(r"\..+\.\d+")  # the name of `write`'s temporary file
 
@@ -66,20 +66,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, again: str = "delete it and run `rvb repro`") -> Any:
-    """Return JSON values. Raise BenchmarkError for a missing or damaged file; `again` says what to do about a damaged one."""
+    """Return JSON values. Raise BenchmarkError for a missing or damaged file; `again` says what to do about it."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
-        raise BenchmarkError(f"{path} is missing; run `rvb repro` to build it") from None
+        raise BenchmarkError(f"{path} is missing; {again.removeprefix('delete it and ')}") from None
     except ValueError as error:
         raise BenchmarkError(f"{path} is no valid JSON ({error}); {again}") from None
 
 
 def read_model(path: Path, model: type[Model], again: str = "delete it and run `rvb repro`") -> Model:
-    """Return a JSON file as such a model. Raise as `read_json`, and for content that does not fit, with its place."""
+    """Return a JSON file as a model, or as a dict of models. Raise as `read_json`, and for content that does not fit."""
     content = read_json(path, again)
     try:
-        return model.model_validate(content)
+        return TypeAdapter(model).validate_python(content)
     except ValidationError as error:
         raise BenchmarkError(f"{explain(error, model, str(path))}; {again}") from None
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
 
 import torch
 
 from benchmark.runtime import kernels
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 
-T = TypeVar("T")
 ADVICE = {  # by words of torch or the driver
     "driver": "update NVIDIA's driver, or install a torch built for an older CUDA",
     "304": "the sandbox or the machine refuses what CUDA needs: `wall: weak` or `none` in params.yaml shows which",
@@ -67,17 +64,6 @@ def start(device: torch.device) -> None:
         words = str(error).strip().splitlines()[0]
         advice = next((advice for part, advice in ADVICE.items() if part in words), "`nvidia-smi` shows its state")
         raise BenchmarkError(f"the GPU does not start: {words.rstrip('.')}; {advice}, or set `device: cpu`") from None
-
-
-def apart(device: torch.device, function: Callable[..., T], *arguments: Any) -> T:
-    """Return `function(*arguments)`, computed in a fork that ends afterwards if the device is a GPU.
-
-    A process that has started a GPU cannot fork another that uses one, as each sandboxed row does.
-    """
-    if device.type != "cuda":
-        return function(*arguments)
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        return pool.apply(function, arguments)
 
 
 @contextmanager

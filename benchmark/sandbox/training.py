@@ -29,7 +29,7 @@ from benchmark.sandbox.confinement import largest_weights
 from benchmark.sandbox.process import Process, plain
 from benchmark.sandbox.submitted import MOST_SAID, in_force, left, start, too_much
 from benchmark.specs.rows import Row
-from benchmark.specs.run import TrainRun
+from benchmark.specs.run_settings import TrainRun
 from benchmark.training import ranks
 from benchmark.training.checkpoint import Tensors, TrainingProgress
 from benchmark.training.fitting import fit
@@ -97,7 +97,8 @@ def _heard(row: Row, run: TrainRun, trained: Sequence[Process], on_epoch: OnEpoc
             on_epoch(epoch, float(message["score"]))
         else:
             done = TypeAdapter(TrainingProgress).validate_python(message.get("done"))
-            result = {**message["result"], **run.model_dump(), "processes": run.processes}
+            told = message["result"]
+            result = {**told, "selected_by": plain(told["selected_by"]), **run.model_dump(), "processes": run.processes}
             return tensors, done, TrainingResult.model_validate(result), int(message["memory"])
     raise too_much(first.owner)
 

@@ -1,44 +1,57 @@
-"""The components that a recipe names: the file of each, found by its name, and its function's parameters."""
+"""The components that recipes name: the file of each, found by its name, and its function's parameters."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.training import TrainingSpec
 
 PACKAGE = Path("benchmark")
 PROBE = "pgd"  # probes for catastrophic overfitting in adversarial training
-ATTENTION = PACKAGE / "layers" / "submitted" / "attention.py"  # finds the attention layers that penalties read
+ATTENTION = PACKAGE / "layers" / "submitted_attention.py"  # finds the attention weights for penalties and measures
 # by folder of benchmark/: the function that its files define, and its name in messages
 ENTRIES = {
-    "training": ("objective", "training objective"),
-    "training/penalties": ("penalty", "training penalty"),
-    "training/prepare": ("prepare", "preparation"),
-    "attacks": ("attack", "training attack"),
+    "training": ("objective", "objective"),
+    "training/penalties": ("penalty", "penalty"),
+    "training/prepare": ("prepare", "preparation"),  # a folder that benchmark/ lacks: preparations are submissions' own
+    "attacks": ("attack", "attack"),
     "certificates": ("certify", "certificate"),
 }
+OWN = ("training", "training/penalties", "training/prepare")  # kinds that a submission's folder may hold
+CLASSES = ("objective", "penalty")  # entry points that may be another name of a class
 
 
-def recipe_files(spec: TrainingSpec) -> list[Path]:
-    """Return the files of the objective, penalties, preparations, attacks and certificate that a recipe uses."""
-    attacks = {attack.attack for attack in spec.attacks} | ({PROBE} if spec.attack else set())
-    penalties = sorted(component_file("training/penalties", penalty.name) for penalty in spec.penalties)
-    needed = [*penalties, ATTENTION] if penalties else []
-    needed += [component_file("training/prepare", step.name) for step in spec.prepare]
-    needed += [certificate_file(spec.selection.certificate)] if spec.selection.certificate else []
-    return [component_file("training", spec.objective), *needed, *map(attack_file, sorted(attacks))]
+def recipe_parts(spec: TrainingSpec) -> list[tuple[str, str]]:
+    """Return the kind and the name of each component that a recipe names; kinds are the keys of `ENTRIES`."""
+    parts = [("training", spec.objective), *(("training/penalties", penalty.name) for penalty in spec.penalties)]
+    parts += [("training/prepare", step.name) for step in spec.prepare]
+    parts += [("attacks", attack.attack) for attack in spec.attacks]
+    return parts + ([("certificates", spec.selection.certificate)] if spec.selection.certificate else [])
 
 
-def component_file(folder: str, name: str) -> Path:
-    return PACKAGE / folder / f"{name}.py"
+def recipe_files(spec: TrainingSpec, submission: Path) -> list[Path]:
+    """Return the files of the components that a recipe uses; `submission` is the folder that may hold its own."""
+    probes = [attack_file(PROBE)] if spec.attack else []
+    finders = [ATTENTION] if spec.penalties else []
+    named = [component_file(kind, name, submission) for kind, name in recipe_parts(spec)]
+    return [*dict.fromkeys([*named, *probes, *finders])]
+
+
+def component_file(kind: str, name: str, submission: Path | None = None) -> Path:
+    """Return the file of a component: the benchmark's, else that of the folder `submission` where it may have its own.
+
+    No file of a submission has the name of a component of the benchmark (`taken`).
+    """
+    shared = PACKAGE / kind / f"{name}.py"
+    return submission / f"{name}.py" if submission and kind in OWN and not defines(shared, kind) else shared
 
 
 def attack_file(name: str) -> Path:
@@ -49,19 +62,26 @@ def certificate_file(name: str) -> Path:
     return component_file("certificates", name)
 
 
-def component(folder: str, name: str, parameters: Mapping[str, object]) -> ModuleType:
-    """Return the module of a training component. Raise BenchmarkError for unknown or missing parameters."""
-    module = importlib.import_module(f"benchmark.{folder.replace('/', '.')}.{name}")
-    entry, words = ENTRIES[folder]
-    check_parameters(getattr(module, entry), parameters, f"{words} {name}")
-    return module
+def names(kind: str, folder: Path | None = None) -> set[str]:
+    """Return the names of the benchmark's components of a kind, or of those in another folder."""
+    return {path.stem for path in (folder or PACKAGE / kind).glob("*.py") if defines(path, kind)}
 
 
-def typed_component(folder: str, name: str, parameters: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Any]]:
-    """Return the module, and the parameters in their types. Also raise BenchmarkError for a value of a wrong type."""
-    module = component(folder, name, parameters)
-    entry, words = ENTRIES[folder]
-    return module, typed_parameters(getattr(module, entry), parameters, f"{words} {name}")
+def taken(name: str) -> str:
+    """Return the kind of the benchmark's component that has this name, which no file of a submission may have; else ""."""
+    return next((ENTRIES[kind][1] for kind in OWN if defines(PACKAGE / kind / f"{name}.py", kind)), "")
+
+
+def defines(file: Path, kind: str) -> bool:
+    """Return whether the file exists and defines the function of a component of this kind. It is read, not imported."""
+    return file.is_file() and _defines(file, ENTRIES[kind][0], files.version(file))
+
+
+@cache
+def _defines(file: Path, entry: str, _version: tuple[int, ...]) -> bool:
+    text = b"\n" + file.read_bytes()
+    starts = (f"def {entry}(", *([f"{entry} = "] if entry in CLASSES else []))
+    return any(f"\n{start}".encode() in text for start in starts)
 
 
 def check_parameters(
@@ -81,7 +101,7 @@ def check_parameters(
 
 
 def typed_parameters(function: Callable[..., object], given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the values of keyword-only parameters, in the types that this project's `function` declares.
+    """Return the values of keyword-only parameters, in the types that `function` declares.
 
     Raise BenchmarkError as `check_parameters`, and for a value of a wrong type.
     """

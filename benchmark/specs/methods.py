@@ -7,16 +7,15 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError, in_submission, said
 from benchmark.specs import components, submissions
-from benchmark.specs.base import repeated
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 # submitted code may raise anything, and `sys.exit(0)` would end a stage silently
 ANY = (Exception, SystemExit)
-Part = TypeVar("Part")
 
 
 def method(name: str) -> ModuleType:
@@ -63,6 +61,27 @@ def attack_file(attack: str, submission: str = "") -> Path:
 def own_attack(attack: str, submission: str) -> bool:
     """Return whether the named submission has a file of its own for the attack."""
     return bool(submission) and (submissions.FOLDER / submission / f"{attack}.py").exists()
+
+
+def component(kind: str, name: str, given: Mapping[str, Any], submission: str) -> tuple[ModuleType, dict[str, Any]]:
+    """Return the module of a training component, and its parameters in the types that its function declares.
+
+    The component is the submission's own or the benchmark's.
+
+    Raises:
+        BenchmarkError: a file that does not import or lacks its function, an unknown or missing parameter, or a value
+            of a wrong type.
+    """
+    entry, words = components.ENTRIES[kind]
+    file = components.component_file(kind, name, submissions.FOLDER / submission)
+    if file.is_relative_to(components.PACKAGE):
+        module = importlib.import_module(".".join(file.with_suffix("").parts))
+    else:
+        module = load(file)
+        if not callable(getattr(module, entry, None)):
+            raise BenchmarkError(f"{file} must define {entry}")
+    with asked(file, f"the parameters of {entry} cannot be read"):
+        return module, components.typed_parameters(getattr(module, entry), given, f"{words} {name}")
 
 
 def attack(name: str, submission: str) -> ModuleType:
@@ -157,48 +176,6 @@ def check_output(model: object, name: str, track: Track) -> None:
                 f"{owner}: the model changes its input in place; let it make a new tensor, such as `x = x - mean` for "
                 "`x -= mean`, or begin with `x = x.clone()`"
             )
-
-
-def own_parts(
-    submission: str,
-    model: nn.Module,
-    function: str,
-    recognised: Callable[[nn.Module], list[Part]],
-    what: str,
-    name: Callable[[str, Part], str],
-) -> list[Part]:
-    """Return parts of a model that this submission built: `function`(model) of method.py, else `recognised`(model).
-
-    Args:
-        what: the kind of part, in words.
-        name: gives the name of a part, from its place in words and the part; names must differ. It raises ValueError
-            for a wrong part.
-
-    Raises:
-        BenchmarkError: the method's function fails or returns something else than a list of such parts; or it is not
-            defined and no part is recognised.
-    """
-    path = _path(submission)
-    own = getattr(imported(submission), function, None)
-    if not callable(own):
-        try:
-            return recognised(model)
-        except BenchmarkError as error:
-            raise BenchmarkError(f"{path}: {error}") from None
-    with asked(path, f"{function} failed"):
-        parts = own(model)
-    due = f"{path}: {function}(model) must return a list of {what}"
-    if not isinstance(parts, list) or not parts:
-        raise BenchmarkError(f"{due}, not {'an empty one' if parts == [] else type(parts).__name__}")
-    names = list[str]()
-    for number, part in enumerate(parts, 1):
-        try:
-            names.append(name(f"entry {number}", part))
-        except ValueError as error:
-            raise BenchmarkError(f"{due}; {error}") from None
-    if (twice := repeated(names)) is not None:
-        raise BenchmarkError(f"{path}: {function}(model) returns the name {twice!r} twice; names must differ")
-    return parts
 
 
 def load(path: Path) -> ModuleType:

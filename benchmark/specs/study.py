@@ -59,6 +59,11 @@ class MeasureSpec(Frozen):
         return not self.cells or cell in self.cells
 
     @property
+    def is_function(self) -> bool:
+        """Whether it is a function of the submission's measures.py or of benchmark/studies/measures."""
+        return self.measure not in BUILTIN
+
+    @property
     def label(self) -> str:
         words = self.name or (self.attack.id if self.attack else self.measure)
         return f"{words} (first {self.images} images)" if self.images else words
@@ -77,7 +82,7 @@ class MeasureSpec(Frozen):
             raise ValueError("a `certificate` is for `measure: certified`")
         if self.parameters and self.measure in ("clean", "attack"):
             raise ValueError(f"{self.measure} takes no `parameters`; those of an attack stand inside `attack`")
-        if self.images and self.measure in BUILTIN:
+        if self.images and not self.is_function:
             raise ValueError(f"{self.measure} is of all images of the study; `images` is for measures of your own")
         return self
 

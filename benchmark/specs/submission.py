@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from benchmark.specs.base import Frozen
 from benchmark.specs.certificate import CertificateSpec
@@ -17,6 +17,23 @@ Division = Literal["closed", "open"]
 LONGEST = 60  # characters of a submission's or variant's name: files are named after both, a stage and an attack
 # no '-', which separates submission and variant in a row; no '.', at which DVC splits names
 Name = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_]*$", max_length=LONGEST)
+
+
+def is_web_address(url: str) -> bool:
+    """Return whether a page may link to it: http or https, and a host."""
+    return re.fullmatch(r"https?://[^\s/?#]\S*", url) is not None
+
+
+def _checked_address(url: str) -> str:
+    if url and not is_web_address(url):
+        raise ValueError(
+            f"{url[:60]!r} is no web address; write one that begins with https://, such as https://doi.org/<DOI> "
+            "or https://arxiv.org/abs/<number>"
+        )
+    return url
+
+
+WebAddress = Annotated[str, AfterValidator(_checked_address)]  # or ""
 
 
 class VariantOnTrack(Frozen):
@@ -68,22 +85,7 @@ class Paper(Frozen):
     title: str
     authors: str
     year: int
-    url: str = ""  # its page, such as https://doi.org/<DOI> or https://arxiv.org/abs/<number>
-
-    @field_validator("url")
-    @classmethod
-    def _a_web_address(cls, url: str) -> str:
-        if url and not is_web_address(url):
-            raise ValueError(
-                f"{url[:60]!r} is no web address; write one that begins with https://, such as https://doi.org/<DOI> "
-                "or https://arxiv.org/abs/<number>"
-            )
-        return url
-
-
-def is_web_address(url: str) -> bool:
-    """Return whether a page may link to it: http or https, and a host."""
-    return re.fullmatch(r"https?://[^\s/?#]\S*", url) is not None
+    url: WebAddress = ""  # its page, such as https://doi.org/<DOI> or https://arxiv.org/abs/<number>
 
 
 class Claim(Frozen):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError, near_miss, unless_broken
 from benchmark.runtime.yaml_file import read_model
-from benchmark.specs import tracks
-from benchmark.specs.components import ENTRIES, PACKAGE, component_file
+from benchmark.specs import components, tracks
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import passes_for_autoattack
 
 FOLDER = Path("submissions")
-CLASSES = ("objective", "penalty")  # entry points that may be another name of a class
 
 
 def names() -> list[str]:
@@ -27,7 +24,8 @@ def load(name: str) -> Submission:
 
     Raises:
         BenchmarkError: an unknown submission (the near miss is suggested), no method.py, a file that is no Python, an
-            unknown key, a bad value, or a link that leads out of the folder.
+            unknown key, a bad value, a link that leads out of the folder, or a file with the name of a component of the
+            benchmark, for which it could pass.
     """
     folder = FOLDER / name
     if not (folder / "submission.yaml").exists():
@@ -41,6 +39,8 @@ def load(name: str) -> Submission:
     _check_file(folder / "method.py", "; it must define build(data, **model)")
     for path in sorted(folder.glob("*.py")):
         code.check(path)
+        if kind := components.taken(path.stem):
+            raise BenchmarkError(f"{path} has the name of the benchmark's {kind} {path.stem}; rename the file")
     _check_parts(submission)
     return submission
 
@@ -91,55 +91,37 @@ def load_all() -> list[Submission]:
 
 def _check_parts(submission: Submission) -> None:
     """Raise BenchmarkError unless every track, objective, attack and certificate that the variants name is a file."""
+    folder = FOLDER / submission.name
     for variant_name, variant in submission.variants.items():
         for track, entry in variant.tracks.items():
-            place = f"submissions/{submission.name}/submission.yaml: variant {variant_name} on {track}"
-            check_part("tracks", track, place)
-            check_settings(entry, place)
-            own = _defining("attack", FOLDER / submission.name) if entry.adaptive else set()
+            place = f"{folder}/submission.yaml: variant {variant_name} on {track}"
+            if track not in tracks.names():
+                raise BenchmarkError(f"{place}: no track named {track!r}{near_miss(track, tracks.names())}")
+            check_settings(entry, submission.name, place)
+            own = components.names("attacks", folder) if entry.adaptive else set()
             for name in (spec.attack for spec in entry.adaptive):
-                if name not in (attacks := own | _parts("attacks")):
-                    raise BenchmarkError(f"{place}: adaptive: no attack file named {name!r}{near_miss(name, attacks)}")
+                if name not in (attacks := own | components.names("attacks")):
+                    raise BenchmarkError(f"{place}: adaptive: no attack named {name!r}{near_miss(name, attacks)}")
                 if name in own and passes_for_autoattack(name):
                     raise BenchmarkError(f"{place}: its own {name}.py would pass for AutoAttack; rename the file")
 
 
-def check_settings(entry: VariantOnTrack, place: str) -> None:
+def check_settings(entry: VariantOnTrack, submission: str, place: str) -> None:
     """Raise BenchmarkError, which names the `place`, for a component that is no file."""
-    spec, parts = entry.training, list[tuple[str, str]]()
-    if spec:
-        parts += [("training", spec.objective), *(("training/penalties", penalty.name) for penalty in spec.penalties)]
-        parts += [("training/prepare", step.name) for step in spec.prepare]
-        parts += [("certificates", spec.selection.certificate)] if spec.selection.certificate else []
-        parts += [("attacks", attack.attack) for attack in spec.attacks]
+    parts = components.recipe_parts(entry.training) if entry.training else []
     for kind, part in [*parts, *([("certificates", entry.certificate.name)] if entry.certificate else [])]:
-        check_part(kind, part, place)
+        check_part(kind, part, place, submission)
 
 
-def check_part(kind: str, part: str, place: str) -> None:
-    """Raise BenchmarkError for one part that is no file: `kind` is tracks, or a folder of benchmark/."""
-    file = tracks.FOLDER / f"{part}.yaml" if kind == "tracks" else component_file(kind, part)
-    if not file.exists() or (kind in ENTRIES and not _defines(str(file), ENTRIES[kind][0], files.version(file))):
-        raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, _parts(kind))}")
+def check_part(kind: str, part: str, place: str, submission: str = "") -> None:
+    """Raise BenchmarkError for a component that is neither the benchmark's nor, where it may be, the submission's own.
 
-
-def _parts(kind: str) -> set[str]:
-    """Return the names that a submission may use: tracks, or the files that define the entry point of their kind."""
-    return set(tracks.names()) if kind == "tracks" else _defining(ENTRIES[kind][0], PACKAGE / kind)
-
-
-def _defining(entry: str, folder: Path) -> set[str]:
-    """Return the names of a folder's files that define `entry`."""
-    with os.scandir(folder) as entries:
-        paths = [path for path in entries if path.name.endswith(".py")]
-    return {path.name.removesuffix(".py") for path in paths if _defines(path.path, entry, files.version(path))}
-
-
-@cache
-def _defines(path: str, entry: str, _version: tuple[int, ...]) -> bool:
-    text = b"\n" + Path(path).read_bytes()
-    starts = (f"def {entry}(", *([f"{entry} = "] if entry in CLASSES else []))
-    return any(f"\n{start}".encode() in text for start in starts)
+    `kind` is a key of `components.ENTRIES`. No code is imported.
+    """
+    folder = FOLDER / submission if submission and kind in components.OWN else None
+    if not components.defines(components.component_file(kind, part, folder), kind):
+        present = components.names(kind) | (components.names(kind, folder) if folder else set())
+        raise BenchmarkError(f"{place}: no {components.ENTRIES[kind][1]} named {part!r}{near_miss(part, present)}")
 
 
 def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,6 +10,7 @@ from benchmark.runtime.errors import near_miss
 from benchmark.specs.base import Frozen, repeated
 from benchmark.specs.data import DataSpec, EvaluationSpec
 from benchmark.specs.threat import AttackSpec, Radius, ThreatModel, check_distinct
+from benchmark.specs.training import radius_problem
 
 ADAPTIVE = "adaptive"  # the suite of attacks contributed against one row
 
@@ -112,6 +112,11 @@ class Track(Frozen):
     robustbench: Literal["cifar10", "cifar100", "imagenet"] | None = None  # the same data set on RobustBench
 
     @property
+    def rules(self) -> dict[str, Any]:
+        """Everything that numbers depend on, as JSON values; and `pictures`, of which published files are made."""
+        return self.model_dump(mode="json", exclude={"development", "title", "description", "robustbench"})
+
+    @property
     def threats(self) -> tuple[ThreatModel, ...]:
         """Each threat model of the suites' attacks, Linf first, then by radius."""
         pairs = {(spec.norm, spec.eps) for suite in self.suites.values() for spec in suite}
@@ -132,13 +137,9 @@ class Track(Frozen):
 
     @model_validator(mode="after")
     def _in_pixels(self) -> Track:
-        farthest = math.prod(self.data.shape) ** 0.5
-        for threat in self.threats:
-            if threat.norm == "L2" and threat.eps > farthest:
-                raise ValueError(
-                    f"{threat.label} is above {farthest:.3g}, the distance of a black image from a white one; radii are in "
-                    "pixels in [0, 1], so 128/255 is 0.502"
-                )
+        problems = [radius_problem(threat, self.data.shape) for threat in self.threats]
+        if problem := next(filter(None, problems), None):
+            raise ValueError(f"{problem}, so 128/255 is 0.502")
         return self
 
     @model_validator(mode="after")

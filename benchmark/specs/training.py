@@ -101,18 +101,21 @@ class InitSpec(Frozen):
 
 
 class PenaltySpec(Frozen):
-    """A term added to the loss of any objective: the file `benchmark/training/penalties/<name>.py`."""
+    """A term added to the loss of any objective.
+
+    `name` is a file of `benchmark/training/penalties/`, or of the submission's folder.
+    """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     parameters: dict[str, int | float | bool | str] = Field(default={})  # the file's own
 
 
 class PrepareSpec(PenaltySpec):
-    """A step that changes the starting weights before the epochs: the file `benchmark/training/prepare/<name>.py`."""
+    """A step that changes the starting weights before the epochs. `name` is a file of the submission's folder."""
 
 
 class TrainingSpec(Frozen):
-    """How a variant is trained. `objective` is the file `benchmark/training/<objective>.py`."""
+    """How a variant is trained. `objective` is a file of `benchmark/training/`, or of the submission's folder."""
 
     objective: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     parameters: dict[str, float] = Field(default={})  # the objective's own

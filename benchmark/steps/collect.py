@@ -40,7 +40,7 @@ class Collect(Step):
     def settings(self) -> dict[str, Any]:
         row, submission = self.row, self.row.submission
         return {
-            "track": row.track.model_dump(mode="json", exclude={"development", "title", "description", "robustbench"}),
+            "track": row.track.rules,
             "submission": submission.model_dump(mode="json", exclude={"variants"}),
             "variant": submission.variants[row.variant].title,
             "settings": row.settings.model_dump(mode="json"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,14 +47,12 @@ class Measure(EvaluationStep):
                 files.add(attack_file(measure.attack.attack))
             elif measure.measure == "certified":
                 files.add(certificate_file(certificate_of(row.settings, measure).name))
-            elif measure.measure != "clean":
+            elif measure.is_function:
                 files |= measure_files(row.submission.name, measure.measure)
         return sorted(files)
 
     def identity(self) -> dict[str, Any]:
-        from benchmark.studies import measuring as measures
-
-        packages, left_out = measures.versions(self.declared.measures)
+        packages, left_out = _versions(self.declared.measures)
         return super().identity() | {"packages": packages, "left_out": left_out}
 
     def companion(self, device: torch.device) -> AbstractContextManager[Any]:
@@ -66,7 +66,7 @@ class Measure(EvaluationStep):
         from benchmark.studies import measuring as measures
 
         network, measured = self.declared, measures.Measured()
-        packages, left_out = measures.versions(network.measures)
+        packages, left_out = _versions(network.measures)
         for measure in network.measures:
             if measure.label in left_out:
                 work.say(f"{measure.label} is left out: {left_out[measure.label]}")
@@ -106,6 +106,20 @@ class Measure(EvaluationStep):
             radii = certified_radii(model, images, labels, certificate_of(self.row.settings, measure), size)
             return measures.certified(measure, predict(model, images, labels, size).correct, radii)
         return subject.companion(measure, images, labels)
+
+
+def _versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the versions of the packages that measures need, and by label why a measure is left out."""
+    installed, left_out = {}, {}
+    for measure in measures:
+        if measure.needs:
+            try:
+                installed[measure.needs] = str(
+                    getattr(importlib.import_module(measure.needs), "__version__", "unknown")
+                )
+            except ImportError as error:
+                left_out[measure.label] = f"the package {measure.needs} does not import here ({error})"
+    return installed, left_out
 
 
 step = Measure

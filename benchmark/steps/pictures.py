@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from benchmark.records.pictures import Picture
+from benchmark.records.beside import Picture
 from benchmark.runtime import files
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import PicturesSpec

@@ -118,8 +118,8 @@ def _suites(work: Work) -> tuple[list[Ran], tuple[str, ...]]:
     """Return the suites' results, and the warnings of AutoAttack's checks."""
     import pyarrow.parquet as pq
 
-    from benchmark.evaluation.evidence import column
     from benchmark.evaluation.indicators import Ran
+    from benchmark.records.evidence import column
 
     ran: list[Ran] = []
     warnings: list[str] = []

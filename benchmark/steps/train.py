@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.specs.components import recipe_files
 from benchmark.specs.rows import Row
-from benchmark.specs.run import TrainRun
-from benchmark.specs.run_settings import run_settings
+from benchmark.specs.run_settings import TrainRun, run_settings
 from benchmark.steps.base import Outcome, Step, Work
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class Train(Step):
     @property
     def components(self) -> list[Path]:
         source = self._source.method_files if self._source else []
-        return [*self.row.method_files, *source, *recipe_files(self.declared)]
+        return [*self.row.method_files, *source, *recipe_files(self.declared, self.row.method.parent)]
 
     @property
     def _source(self) -> Row | None:

@@ -8,9 +8,9 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.submitted import run
 from benchmark.specs import methods
 from benchmark.specs.components import check_parameters
+from benchmark.studies import checks
 from benchmark.studies.grids import Grid, recipe
-from benchmark.studies.measuring import PARTS, TRAINING, takes
-from benchmark.studies.own import SECONDS, finding, function_of, is_function
+from benchmark.studies.own import SECONDS, attention, function_of
 from benchmark.training.fitting import check_recipe
 
 
@@ -24,19 +24,18 @@ def check(grid: Grid) -> None:
 
 
 def _check(grid: Grid, _: object) -> None:
-    functions = {m.measure: function_of(grid.submission.name, m.measure) for m in grid.study.measures if is_function(m)}
-    taken = {part for function in functions.values() for part in PARTS if takes(function, part)}
+    measures = [measure for measure in grid.study.measures if measure.is_function]
+    name = grid.submission.name
+    functions = [function_of(name, measure.measure) for measure in measures]
+    takes_attention = any("attention" in checks.filled(name, measure.measure) for measure in measures)
     for cell, settings in grid.cells.items():
         try:
             model = methods.build_model(grid.submission, settings, grid.track)
-            check_recipe(recipe(settings))
-            if "blocks" in taken:
-                finding("blocks").check_blocks(grid.submission.name, model, grid.track.data.shape)
-            if "attention" in taken:
-                finding("attention").attention(grid.submission.name, model)
+            check_recipe(recipe(settings), grid.submission.name)
+            if takes_attention:
+                attention(name, model)
         except BenchmarkError as error:
             raise BenchmarkError(f"{grid.file}: cell {cell!r}: {error}") from None
-    for measure in grid.study.measures:
-        if function := functions.get(measure.measure):
-            place, filled = f"{grid.file}: measure {measure.label!r}", ("seed", TRAINING, *PARTS)
-            check_parameters(function, measure.parameters, place, filled)
+    for measure, function in zip(measures, functions, strict=True):
+        place = f"{grid.file}: measure {measure.label!r}"
+        check_parameters(function, measure.parameters, place, ("seed", *checks.FILLED))

@@ -11,6 +11,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs import submissions
 from benchmark.specs.certificate import CertificateSpec
+from benchmark.specs.components import ATTENTION
 from benchmark.specs.study import BUILTIN, MeasureSpec
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.specs.training import radius_problem
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from benchmark.studies.grids import Grid
 
 MEASURES = Path("benchmark/studies/measures")
-# the parts of a model that measures may take, by the file that finds them
-PARTS = {part: Path(f"benchmark/layers/submitted/{part}.py") for part in ("blocks", "attention")}
+FILLED = ("attention", "training")  # keyword-only parameters of measures beside `seed` that studies do not set
 
 
 def options(submission: str) -> set[str] | None:
@@ -29,8 +29,8 @@ def options(submission: str) -> set[str] | None:
     build = _functions(file).get("build")
     if build is None:
         raise BenchmarkError(f"{file} must define build(data, **model) returning a torch module")
-    given = build.args
-    return None if given.kwarg else {a.arg for a in [*given.args[1:], *given.kwonlyargs]}
+    options = build.args
+    return None if options.kwarg else {option.arg for option in [*options.args[1:], *options.kwonlyargs]}
 
 
 def _functions(file: Path) -> dict[str, ast.FunctionDef]:
@@ -53,11 +53,23 @@ def own_measure(submission: str, measure: str) -> bool:
 
 
 def measure_files(submission: str, measure: str) -> set[Path]:
-    """Return the file of a measure that is a function, and those that find the parts of a model that it takes."""
-    own = own_measure(submission, measure)
-    file = _own_measures(submission) if own else MEASURES / f"{measure}.py"
-    function = _functions(file)[measure if own else "measure"]
-    return {file} | {PARTS[a.arg] for a in function.args.kwonlyargs if a.arg in PARTS}
+    """Return the file of a measure that is a function, and the one that finds attention weights if it takes them."""
+    file, _ = _definition(submission, measure)
+    return {file, ATTENTION} if "attention" in filled(submission, measure) else {file}
+
+
+def filled(submission: str, measure: str) -> set[str]:
+    """Return which of FILLED a measure that is a function takes."""
+    _, function = _definition(submission, measure)
+    return {*FILLED} & {parameter.arg for parameter in function.args.kwonlyargs}
+
+
+def _definition(submission: str, measure: str) -> tuple[Path, ast.FunctionDef]:
+    if own_measure(submission, measure):
+        file = _own_measures(submission)
+        return file, _functions(file)[measure]
+    file = MEASURES / f"{measure}.py"
+    return file, _functions(file)["measure"]
 
 
 def _own_measures(submission: str) -> Path:
@@ -83,7 +95,7 @@ def check(grid: Grid) -> None:
     for place, label in named:
         if label.partition(": ")[0] not in labels:
             raise BenchmarkError(f"{grid.file}: {place}: no measure {label!r}{near_miss(label, labels)}")
-    numbers = [measure.label for measure in study.measures if measure.measure in BUILTIN]
+    numbers = [measure.label for measure in study.measures if not measure.is_function]
     drawn = (study.figure.measures or labels) if study.figure and study.figure.draw == "scatter" else ()
     if drawn and all(label in numbers for label in drawn):
         raise BenchmarkError(
@@ -120,9 +132,9 @@ def _check_measure(grid: Grid, measure: MeasureSpec) -> None:
                 except BenchmarkError as error:
                     raise BenchmarkError(f"{place}: cell {name!r} {error}") from None
                 submissions.check_part("certificates", certificate.name, place)
-    elif measure.measure not in BUILTIN:
+    elif measure.is_function:
         file = _own_measures(grid.submission.name)
-        known = {*_functions(file)} | {path.stem for path in MEASURES.glob("[a-z]*.py")}
-        if measure.measure not in known:
-            near = near_miss(measure.measure, [*BUILTIN, *known])
+        names = {*_functions(file)} | {path.stem for path in MEASURES.glob("[a-z]*.py")}
+        if measure.measure not in names:
+            near = near_miss(measure.measure, [*BUILTIN, *names])
             raise BenchmarkError(f"{place}: no measure of that name; {_where(file)}{near}")

@@ -1,4 +1,4 @@
-"""The declared papers and studies of a track, for the board, which cannot read submissions; and the published ones."""
+"""Papers and studies that submissions declare on a track, for the board, which cannot read submissions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmark.records.study import DeclaredPaper, PublishedStudy
-from benchmark.runtime import files
+from benchmark.records.study import DeclaredPaper
 from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.specs import submissions
 from benchmark.studies.grids import Grid
@@ -33,8 +32,3 @@ def papers_file(track: str) -> Path:
 def published_files(track: str) -> list[Path]:
     """Return the published studies of a track, `<submission>-<study>.json`."""
     return sorted((PUBLISHED / track / "studies").glob("*.json"))
-
-
-def read_published(path: Path) -> PublishedStudy:
-    """Return a published study. Raise a BenchmarkError for a damaged file."""
-    return files.read_model(path, PublishedStudy, "bring it back with git, or publish the study again")

@@ -56,7 +56,7 @@ def _cell_settings(base: VariantOnTrack, cell: Cell, owner: Submission, track: T
         settings = VariantOnTrack.model_validate(content)
     except ValidationError as error:
         raise explain(error, VariantOnTrack, place) from None
-    submissions.check_settings(settings, place)
+    submissions.check_settings(settings, owner.name, place)
     if settings.training is None:
         raise BenchmarkError(f"{place}: has weights that were trained elsewhere; a study trains its networks")
     if wrong := recipe_problem(settings.training, track.data.shape):
@@ -72,8 +72,8 @@ def _put(content: dict[str, Any], key: str, value: Any, owner: Submission, place
         inside, above = _item(content, key, place), ["parameters"]
     elif key == "adaptive":
         raise BenchmarkError(f"{place}: {key!r} names no setting of a study")
-    elif above == ["model"] and (known := checks.options(owner.name)) is not None and last not in known:
-        raise BenchmarkError(f"{place}: build of {owner.name} has no option {last!r}{near_miss(last, known)}")
+    elif above == ["model"] and (options := checks.options(owner.name)) is not None and last not in options:
+        raise BenchmarkError(f"{place}: build of {owner.name} has no option {last!r}{near_miss(last, options)}")
     for part in above:
         if not isinstance(inside.setdefault(part, {}), dict):
             raise BenchmarkError(f"{place}: {key!r} changes a part of {part!r}, which the variant does not have")

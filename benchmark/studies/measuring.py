@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -19,8 +17,6 @@ from benchmark.specs.study import MeasureSpec, Value, Verdicts
 
 FARTHEST = 1e12  # from 0
 DIGITS = 5  # of the extent, finer than a figure can show
-PARTS = ("blocks", "attention")  # of a model, each found by the file of its name in benchmark/layers/submitted
-TRAINING = "training"  # the track's training images (n, c, h, w) float32 and labels (n,) int64, on the CPU
 
 Measure = Callable[..., object]  # (model, images, labels, *, seed, **parameters)
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
@@ -54,12 +50,12 @@ def read_points(classes: object, axes: object, place: str) -> Points:
         BenchmarkError: anything else, a class without a point, or too many points or classes.
     """
     due = f"by class a list of points (x, y), two finite numbers up to {FARTHEST:g} each,"
-    given = _read(PointsByClass, classes, place, due)
-    extent = max(max(v) - min(v) for v in zip(*(pair for pairs in given.values() for pair in pairs), strict=True))
+    by_class = _read(PointsByClass, classes, place, due)
+    extent = max(max(v) - min(v) for v in zip(*(pair for pairs in by_class.values() for pair in pairs), strict=True))
     digits = DIGITS - 1 - math.floor(math.log10(extent)) if extent else DIGITS  # behind the point
     rounded = [
         {"name": name, "points": tuple((round(x, digits) + 0.0, round(y, digits) + 0.0) for x, y in pairs)}
-        for name, pairs in given.items()
+        for name, pairs in by_class.items()
     ]
     words = _read(tuple[Word, Word] | None, axes, f"{place}: 'axes'", "two words, or none where the axes mean nothing,")
     try:
@@ -119,7 +115,7 @@ def own(
     labels: torch.Tensor,
     measure: MeasureSpec,
     seed: int,
-    parts: dict[str, Any] | None = None,
+    filled: Mapping[str, object],
 ) -> Measured:
     """Return the results of a measure that is a function, of the submission's measures.py or of benchmark/studies/measures.
 
@@ -127,15 +123,17 @@ def own(
     value an image, NaN beyond the first `measure.images`.
 
     Args:
-        parts: the model's blocks or attention weights, or training images, for a function that takes them (`takes`).
+        filled: for a function that takes them: `attention`, the model's attention weights; `training`, the track's training
+            images (n, c, h, w) float32 and labels (n,) int64, on the CPU.
 
     Raises:
         BenchmarkError: it returns something else, a number that is not finite, or neither number nor point.
     """
     torch.manual_seed(seed)
-    given = measure.parameters | (parts or {})
     chosen, place = slice(measure.images), f"measure {measure.measure}"
-    returned = function(model, images[chosen].clone(), labels[chosen].clone(), seed=seed, **given)
+    returned = function(
+        model, images[chosen].clone(), labels[chosen].clone(), seed=seed, **measure.parameters, **filled
+    )
     if not isinstance(returned, dict) or not returned:
         raise BenchmarkError(
             f"{place} returned {type(returned).__name__}, not a dict of numbers, lists of numbers or points"
@@ -168,23 +166,3 @@ def _per_image(value: torch.Tensor, n: int, total: int, place: str) -> torch.Ten
         raise BenchmarkError(f"{place} returned a tensor of shape {tuple(value.shape)} for {n} images; ({n},) is due")
     rest = torch.full((total - n,), math.nan, dtype=torch.float64)
     return torch.cat([value.detach().cpu().double(), rest])
-
-
-def versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the versions of the packages that measures need, and by label why a measure is left out."""
-    installed, left_out = {}, {}
-    for measure in measures:
-        if measure.needs:
-            try:
-                installed[measure.needs] = str(
-                    getattr(importlib.import_module(measure.needs), "__version__", "unknown")
-                )
-            except ImportError as error:
-                left_out[measure.label] = f"the package {measure.needs} does not import here ({error})"
-    return installed, left_out
-
-
-def takes(function: Measure, name: str) -> bool:
-    """Whether a measure's function has this keyword-only parameter, which the harness then fills."""
-    parameter = inspect.signature(function).parameters.get(name)
-    return parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY

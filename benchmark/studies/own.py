@@ -9,11 +9,11 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from types import ModuleType
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, ValidationError
+from torch import nn
 
 from benchmark.data.images import load_split
 from benchmark.data.tensors import tensors
@@ -24,8 +24,9 @@ from benchmark.sandbox.channel import Message
 from benchmark.sandbox.process import Process, serve
 from benchmark.sandbox.submitted import in_force, start
 from benchmark.specs import methods
+from benchmark.specs.base import Frozen
 from benchmark.specs.rows import Row
-from benchmark.specs.study import BUILTIN, MeasureSpec, Value
+from benchmark.specs.study import MeasureSpec, Value
 from benchmark.studies import checks
 from benchmark.studies import measuring as measures
 from benchmark.studies.measuring import Measure, Measured
@@ -33,16 +34,17 @@ from benchmark.studies.measuring import Measure, Measured
 SECONDS = 12 * 3600.0  # for one measure of one network
 MOST_BYTES = 2**28  # of the tensors that a measure returns
 
-ANSWER: dict[str, TypeAdapter[Any]] = {
-    "values": TypeAdapter(dict[str, Value], config=ConfigDict(allow_inf_nan=False)),
-    "x": TypeAdapter(dict[str, tuple[float, ...]], config=ConfigDict(allow_inf_nan=False)),
-    "points": TypeAdapter(dict[str, Points]),
-}
 Measuring = Callable[[MeasureSpec, torch.Tensor, torch.Tensor], Measured]
 
 
-def is_function(measure: MeasureSpec) -> bool:
-    return measure.measure not in BUILTIN
+class Numbers(Frozen):
+    """The fields of `Measured` that hold no tensors, as the sandboxed process sends them."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    values: dict[str, Value]
+    x: dict[str, tuple[float, ...]]
+    points: dict[str, Points]
 
 
 @contextmanager
@@ -52,7 +54,7 @@ def measuring(row: Row, device: torch.device) -> Iterator[Measuring | None]:
     The sandboxed process starts at once, before this one has read an image or used a GPU, and ends with the block.
     """
     parts = in_force()
-    if not (row.network and any(map(is_function, row.network.measures))):
+    if not (row.network and any(measure.is_function for measure in row.network.measures)):
         yield None
     elif not parts:
         yield _Served(row, device).take
@@ -74,14 +76,14 @@ def _asked(process: Process, measure: MeasureSpec, images: torch.Tensor, labels:
     given = {"images": images, "labels": labels}
     answer, columns = process.ask("measure", given, most=MOST_BYTES, spec=measure.model_dump(mode="json"))
     try:
-        values, x, points = (kind.validate_python(answer.get(name)) for name, kind in ANSWER.items())
+        numbers = Numbers.model_validate(answer)
     except ValidationError:
         raise BenchmarkError(f"{process.owner}: the measure {measure.label!r} returned malformed output") from None
-    names = [*values, *x, *points, *columns]
-    own = [name for name in names if name == measure.label or name.startswith(f"{measure.label}: ")]
-    if own != names or any(column.shape != labels.shape for column in columns.values()):
+    names = [*numbers.values, *numbers.x, *numbers.points, *columns]
+    of_others = [name for name in names if name != measure.label and not name.startswith(f"{measure.label}: ")]
+    if of_others or any(column.shape != labels.shape for column in columns.values()):
         raise BenchmarkError(f"{process.owner}: the measure {measure.label!r} answers for other measures or images")
-    return Measured(values, x, columns, points=points)
+    return Measured(numbers.values, numbers.x, columns, points=numbers.points)
 
 
 class _Served:
@@ -91,25 +93,24 @@ class _Served:
         self.row, self.device = row, device
 
     @cached_property
-    def model(self) -> torch.nn.Module:
+    def model(self) -> nn.Module:
         return trained_model(self.row, self.device)
 
     def measure(self, spec: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -> Message:
         measured = self.take(MeasureSpec.model_validate(spec), images.to(self.device), labels.to(self.device))
-        answer = {name: kind.dump_python(getattr(measured, name), mode="json") for name, kind in ANSWER.items()}
-        return answer, measured.columns
+        numbers = Numbers.model_construct(values=measured.values, x=measured.x, points=measured.points)
+        return numbers.model_dump(mode="json"), measured.columns
 
     def take(self, measure: MeasureSpec, images: torch.Tensor, labels: torch.Tensor) -> Measured:
         assert self.row.network is not None  # the step applies
-        name, function = self.row.submission.name, function_of(self.row.submission.name, measure.measure)
-        parts = {
-            part: getattr(finding(part), part)(name, self.model)
-            for part in measures.PARTS
-            if measures.takes(function, part)
-        }
-        if measures.takes(function, measures.TRAINING):
-            parts[measures.TRAINING] = tensors(load_split(self.row.data, "train"))
-        return measures.own(function, self.model, images, labels, measure, self.row.network.seed, parts)
+        name = self.row.submission.name
+        function, taken = function_of(name, measure.measure), checks.filled(name, measure.measure)
+        filled: dict[str, object] = {}
+        if "attention" in taken:
+            filled["attention"] = attention(name, self.model)
+        if "training" in taken:
+            filled["training"] = tensors(load_split(self.row.data, "train"))
+        return measures.own(function, self.model, images, labels, measure, self.row.network.seed, filled)
 
 
 def function_of(submission: str, measure: str) -> Measure:
@@ -121,6 +122,6 @@ def function_of(submission: str, measure: str) -> Measure:
     return shared
 
 
-def finding(part: str) -> ModuleType:
-    """Return the module that finds a model's blocks or attention. Found by name: other studies do not depend on it."""
-    return importlib.import_module(f"benchmark.layers.submitted.{part}")
+def attention(submission: str, model: nn.Module) -> object:
+    """Return a model's attention weights. Their module is found by name, so that other studies do not depend on it."""
+    return importlib.import_module("benchmark.layers.submitted_attention").attention(submission, model)

@@ -30,10 +30,7 @@ def collect_study(grid: Grid) -> PublishedStudy:
     path, again = grid.folder / "study.json", f"run `{grid.command}`"
     if not path.exists():
         raise BenchmarkError(f"{path} is missing; {again}")
-    try:
-        result = StudyResult.model_validate(files.read_json(path))
-    except ValidationError as error:
-        raise BenchmarkError(f"{path} is no study's result ({error.errors()[0]['msg']}); {again}") from None
+    result = files.read_model(path, StudyResult, again)
     if changed := changed_settings(result, grid):
         raise BenchmarkError(f"{path} is of other settings than {grid.file} has now ({', '.join(changed)}); {again}")
     published = PublishedStudy(study=grid.study, result=result)
@@ -95,11 +92,11 @@ def _findings(grid: Grid, result: StudyResult) -> tuple[Finding, ...]:
     verdicts, name, findings = pq.read_table(path), grid.study.findings, list[Finding]()
 
     def work(send: Hear) -> None:
-        given = getattr(methods.module(grid.submission.name, "findings"), name)(result, verdicts)
-        if not isinstance(given, list | tuple) or not given or not all(isinstance(item, Finding) for item in given):
+        returned = getattr(methods.module(grid.submission.name, "findings"), name)(result, verdicts)
+        if not isinstance(returned, list | tuple) or not returned or not all(isinstance(f, Finding) for f in returned):
             raise BenchmarkError(f"{grid.file}: findings: {name} must return a list of Finding, at least one")
-        for item in given:
-            send(item.model_dump(mode="json"))
+        for finding in returned:
+            send(finding.model_dump(mode="json"))
 
     def hear(message: dict[str, Any]) -> None:
         try:

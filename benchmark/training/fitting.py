@@ -6,9 +6,9 @@ import copy
 import importlib
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from lightning_fabric import Fabric
@@ -25,12 +25,12 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import start as start_device
 from benchmark.runtime.torch_setup import stop_filling, tensor_float32
 from benchmark.specs import methods
-from benchmark.specs.components import component, typed_component
+from benchmark.specs.components import check_parameters
 from benchmark.specs.data import DataSpec
 from benchmark.specs.rows import Row
-from benchmark.specs.run import TrainRun
+from benchmark.specs.run_settings import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
-from benchmark.specs.training import Augmentation, PrepareSpec, Selection, TrainingSpec
+from benchmark.specs.training import Augmentation, Selection, TrainingSpec
 from benchmark.training import overfitting
 from benchmark.training.augment import Augment
 from benchmark.training.capture import CudaRecorder
@@ -65,15 +65,16 @@ def fit(
     """
     spec = row.settings.training
     assert spec is not None  # the step applies
-    attack = training_attack(spec.attack) if spec.attack else None
-    objective, by = training_objective(spec, attack), spec.selection
+    attack, by = training_attack(spec.attack) if spec.attack else None, spec.selection
     chosen = training_attack(by.attack) if by.attack else None
-    selected_by, score = selection_metric(by, objective, chosen, _certified(by) if by.certificate else None)
     monitor = overfitting_monitor(spec.attack, attack) if spec.attack and attack else None
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
     train_split = tensors(load_split(row.data, "train"))
     model = methods.build_model(row.submission, row.settings, row.track)
+    # after the model, so that classes of method.py that an own objective imports are those of the model
+    objective = training_objective(spec, attack, row.submission.name)
+    selected_by, score = selection_metric(by, objective, chosen, _certified(by) if by.certificate else None)
     ranks.check(spec.batch_size, len(validation[1]))
     if spec.attacks and (problem := attackable(model, *(part[:8] for part in validation))[1]):
         raise BenchmarkError(f"training against an attack needs gradients by the image: {problem}; train by `standard`")
@@ -141,7 +142,9 @@ def _begin(
                 "study, its cell by `init_from: {cell: ...}`"
             )
         return None, ()
-    other = [getattr(preparation(step), "OTHER_ARCHITECTURE", False) for step in spec.prepare]
+    owner = row.submission.name
+    parts = [methods.component("training/prepare", step.name, step.parameters, owner) for step in spec.prepare]
+    other = [getattr(module, "OTHER_ARCHITECTURE", False) for module, _ in parts]
     if any(other[1:]):
         name = spec.prepare[other.index(True, 1)].name
         raise BenchmarkError(f"the preparation {name} makes a network of another; let it be the first")
@@ -153,9 +156,9 @@ def _begin(
         digest = start_from(model, source.weights, spec.init_from.new)
         start = _frozen(copy.deepcopy(model))
     prepared = []
-    for number, step in enumerate(spec.prepare):
-        own = Place(place.folder / f"{number}-{step.name}", place.seed, place.device, place.say)
-        prepared.append(_prepared(model, start, train_split, step, own))
+    for number, (step, (module, parameters)) in enumerate(zip(spec.prepare, parts, strict=True)):
+        own = replace(place, folder=place.folder / f"{number}-{step.name}")
+        prepared.append(_prepared(model, start, train_split, step.name, partial(module.prepare, **parameters), own))
         start = _frozen(copy.deepcopy(model))
     return digest, tuple(prepared)
 
@@ -164,31 +167,33 @@ def _frozen(model: nn.Module) -> nn.Module:
     return model.eval().requires_grad_(False)
 
 
-def _prepared(model: nn.Module, start: nn.Module, train_split: Split, step: PrepareSpec, place: Place) -> Preparation:
+def _prepared(
+    model: nn.Module,
+    start: nn.Module,
+    train_split: Split,
+    name: str,
+    prepare: Callable[[nn.Module, nn.Module, Split, Place], History],
+    place: Place,
+) -> Preparation:
     """Run one preparation, or load the result of an earlier process; `model` keeps its mode and gradient flags."""
     mode, learned = model.training, [p for p in model.parameters() if p.requires_grad]
 
     def make() -> tuple[Tensors, History]:
         torch.manual_seed(place.seed)
         model.to(place.device)
-        split = tuple(part.to(place.device) for part in train_split)
-        history = preparation(step).prepare(model, start.to(place.device), split, place, **step.parameters)
+        images, labels = (part.to(place.device) for part in train_split)
+        history = prepare(model, start.to(place.device), (images, labels), place)
         return dict(model.state_dict()), history
 
     try:
         tensors, history = place.kept("whole", make)
     except BenchmarkError as error:
-        raise BenchmarkError(f"preparation {step.name}: {error}") from None
+        raise BenchmarkError(f"preparation {name}: {error}") from None
     model.load_state_dict(tensors)
     model.train(mode).requires_grad_(False)
     for parameter in learned:
         parameter.requires_grad_(True)
-    return Preparation(name=step.name, history=history)
-
-
-def preparation(step: PrepareSpec) -> ModuleType:
-    """Return a preparation's module; raise a BenchmarkError for unknown or missing parameters."""
-    return component("training/prepare", step.name, step.parameters)
+    return Preparation(name=name, history=history)
 
 
 def augment_of(spec: Augmentation, data: DataSpec) -> Augment | None:
@@ -196,14 +201,14 @@ def augment_of(spec: Augmentation, data: DataSpec) -> Augment | None:
     return Augment(spec, data.shape, data.classes) if spec.any else None
 
 
-def check_recipe(spec: TrainingSpec) -> None:
-    """Raise a BenchmarkError for unknown or missing parameters of a recipe's components."""
+def check_recipe(spec: TrainingSpec, submission: str = "") -> None:
+    """Raise a BenchmarkError for unknown, missing or wrong parameters of a recipe's components. It imports them."""
     attacks = [training_attack(attack) for attack in spec.attacks]
-    training_objective(spec, attacks[0] if spec.attack else None)
+    training_objective(spec, attacks[0] if spec.attack else None, submission)
     for penalty in spec.penalties:
-        typed_component("training/penalties", penalty.name, penalty.parameters)
+        methods.component("training/penalties", penalty.name, penalty.parameters, submission)
     for step in spec.prepare:
-        preparation(step)
+        methods.component("training/prepare", step.name, step.parameters, submission)
 
 
 def _certified(by: Selection) -> Score:
@@ -249,11 +254,15 @@ def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
     return fabric
 
 
-def training_objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
-    module, parameters = typed_component("training", spec.objective, spec.parameters)
+def training_objective(spec: TrainingSpec, attack: TrainingAttack | None, submission: str = "") -> Objective:
+    """Return the objective of a submission's recipe. Raise a BenchmarkError as `methods.component` does, or if it is none."""
+    module, parameters = methods.component("training", spec.objective, spec.parameters, submission)
     if getattr(module, "NEEDS_RANDOM_START", False) and spec.attack and not _starts_at_random(spec.attack):
-        raise BenchmarkError(f"training objective {spec.objective}: its attack needs `random_start: true`")
-    return module.objective(attack, **parameters)
+        raise BenchmarkError(f"objective {spec.objective}: its attack needs `random_start: true`")
+    objective = module.objective(attack, **parameters)
+    if not isinstance(objective, Objective):
+        raise BenchmarkError(f"objective {spec.objective}: it is {type(objective).__name__}, not an Objective")
+    return objective
 
 
 def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) -> dict[str, Penalty]:
@@ -264,15 +273,18 @@ def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) ->
     """
     if not spec.penalties:
         return {}
-    finder = importlib.import_module("benchmark.layers.submitted.attention")  # so that only penalties depend on it
+    finder = importlib.import_module("benchmark.layers.submitted_attention")  # so that only penalties depend on it
     attention = partial(finder.attention, submission, model)
     penalties = {}
     for penalty in spec.penalties:
-        module, parameters = typed_component("training/penalties", penalty.name, penalty.parameters)
+        module, parameters = methods.component("training/penalties", penalty.name, penalty.parameters, submission)
         try:
-            penalties[penalty.name] = module.penalty(model, attention, **parameters)
+            made = module.penalty(model, attention, **parameters)
         except BenchmarkError as error:
-            raise BenchmarkError(f"training penalty {penalty.name}: {error}") from None
+            raise BenchmarkError(f"penalty {penalty.name}: {error}") from None
+        if not isinstance(made, Penalty):
+            raise BenchmarkError(f"penalty {penalty.name}: it is {type(made).__name__}, not a Penalty")
+        penalties[penalty.name] = made
     return penalties
 
 
@@ -292,7 +304,8 @@ def training_attack(spec: AttackSpec) -> TrainingAttack:
 
     A `step_size` in pixels shrinks with the radius.
     """
-    module = component("attacks", spec.attack, spec.parameters)
+    module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
+    check_parameters(module.attack, spec.parameters, f"attack {spec.attack}")
     climbs = "loss" in inspect.signature(module.attack).parameters
 
     def attack(

@@ -1,6 +1,6 @@
 """The interface of preparations: steps that change a network's weights before the loop, or instead of it.
 
-Each is the file `benchmark/training/prepare/<name>.py` with
+Each is a file `<name>.py` of the folder of the submission whose recipe names it, with
 
     def prepare(model, start, train_split, place, *, <its own parameters>) -> dict[str, JsonValue]
 

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 from safetensors import safe_open
 
+from benchmark.records.evidence import ROUNDING
 from benchmark.records.record import Record
-from leaderboard.image_radii import ROUNDING, ImageRadii, held, intact
+from leaderboard.image_radii import ImageRadii, held, intact
 
 PICTURES = 10  # images shown on a model's page
 WRONG, CERTIFIED, BETWEEN, BROKEN = "wrong when clean", "certified", "between", "broken"

@@ -1,8 +1,8 @@
 """CertViT (Gupta and Verma, "CertViT: Certified Robustness of Pre-Trained Vision Transformers", 2023).
 
 The networks of its Tables 1 and 3. What makes them CertViT is their training: a trained network whose layers the preparation
-`proximal_projection` moves to smaller norms (benchmark/training/prepare), after `l2_distillation` where its attention had
-dot products. What differs from the paper stands in README.md.
+`proximal_projection` moves to smaller norms, after `l2_distillation` where its attention had dot products. README.md lists
+the differences from the paper.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import MergeTokens
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.data import DataSpec
-from benchmark.specs.methods import method
-from benchmark.training.attention_inputs import window_attention
-from benchmark.training.counterparts import counterparts
+from benchmark.specs.methods import method, module
 from benchmark.training.preparation import Place
-from benchmark.training.prepare.l2_distillation import prepare
 
 build = method("Gupta2023CertViT").build
+prepare = module("Gupta2023CertViT", "l2_distillation").prepare
+counterparts = module("Gupta2023CertViT", "counterparts").counterparts
+window_attention = module("Gupta2023CertViT", "attention_inputs").window_attention
 SMALL = {"network": "swin", "patch_size": 1, "width": 8, "depths": "2,2", "heads": 2, "window": 2, "std": 0.5}
 
 

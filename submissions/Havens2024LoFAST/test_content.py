@@ -11,10 +11,10 @@ from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.layers.competitive_attention import Competition, CompetitiveAttention
 from benchmark.specs.data import DataSpec
-from benchmark.specs.methods import method
-from benchmark.training import local_margin
+from benchmark.specs.methods import method, module
 
 build = method("Havens2024LoFAST").build
+local_margin = module("Havens2024LoFAST", "local_margin")
 SMALL = {"network": "content", "patch_size": 2, "width": 12, "stages": 2, "depth": 2, "last": 1, "outputs": 16}
 IMAGES = torch.rand(12, 3, 12, 12, generator=torch.Generator().manual_seed(0))
 

@@ -9,10 +9,10 @@ from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.layers.attention_grid import GridAttention
 from benchmark.specs.data import DataSpec
-from benchmark.specs.methods import method
-from benchmark.training import local_margin
+from benchmark.specs.methods import method, module
 
 build = method("Havens2024LoFAST").build
+local_margin = module("Havens2024LoFAST", "local_margin")
 SMALL = {
     "network": "grid", "patch_size": 2, "width": 16, "stages": 2, "depth": 1, "attention": 2, "heads": 4, "inner": 4,
     "content": 0.3, "outputs": 24,

@@ -136,13 +136,6 @@ class _Blocks:
         return Residual(body)
 
 
-def blocks(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
-    """The encoder blocks: attention and the MLP after it, both residuals."""
-    parts = [layer for layer in model if isinstance(layer, Residual | WeightedResidual)]
-    pairs = zip(parts[::2], parts[1::2], strict=True)
-    return [(f"block {number}", nn.Sequential(*pair)) for number, pair in enumerate(pairs, start=1)]
-
-
 def _started(attention: L2Attention) -> L2Attention:
     """With W_Q,h W_Q,h^T / s a projection: at torch's own start it is a tenth of one, and values vanish."""
     nn.init.orthogonal_(attention.query.weight, gain=(len(attention.query.weight) // attention.heads) ** 0.25)

@@ -12,6 +12,7 @@ from tiny_models import Linear, Through, grey_images
 from torch import nn
 
 import autoattack
+from benchmark.attacks.engine import square
 from benchmark.evaluation.run_attack import run_attack
 from benchmark.specs.threat import AttackSpec
 
@@ -55,6 +56,7 @@ def test_robustbench_benchmark_runs_and_agrees_with_our_call(tmp_path, monkeypat
     """`robustbench.eval.benchmark` itself, on a tiny CIFAR-10 archive, against our own harness on the same images."""
     from robustbench.eval import benchmark
 
+    monkeypatch.setattr(square, "QUERIES", 50)
     torch.manual_seed(0)
     layers = nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 24), nn.Tanh(), nn.Linear(24, 10)
     model = Through(nn.Sequential(*layers), lambda x: x - 0.5).eval()

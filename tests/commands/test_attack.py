@@ -24,16 +24,15 @@ from benchmark.specs import rows, tracks
 def test_a_development_suite_is_tried_and_leaves_no_trace(linear_row, capsys) -> None:
     edit("params.yaml", "wall: full", "wall: none")
     before = {path: path.read_bytes() for path in Path("work/tiny").rglob("*") if path.is_file()}
-    n, clean, attacks = try_suite("tiny", NAMES[1], "quick")
+    n, clean, (result,) = try_suite("tiny", NAMES[1], "quick")
     assert {path: path.read_bytes() for path in Path("work/tiny").rglob("*") if path.is_file()} == before
-    standing = attacks["quick-L2-0.5"]
-    assert 0 < standing.count < clean <= n == 20
-    assert [*standing.parts] == ["apgd-ce", "apgd-t"]
-    assert standing.parts["apgd-t"] == standing.count
-    assert any("attacking" in line and "apgd-ce" in line for line in capsys.readouterr().err.splitlines())
+    assert 0 < result.accuracy.count < clean <= n == 20
+    assert [*result.remaining] == ["apgd-ce", "apgd-t"]
+    assert result.remaining["apgd-t"] == result.accuracy.count
+    assert any("attacking" in line and "apgd-ce" in line for line in capsys.readouterr().out.splitlines())
     linear_row.bring("Tiny2026Linear", "brought", EXACT, BROUGHT)
-    _, clean, attacks = try_suite("tiny", NAMES[1], "adaptive")
-    assert attacks["brought-L2-0.5"].count < clean
+    _, clean, (result,) = try_suite("tiny", NAMES[1], "adaptive")
+    assert (result.id, result.accuracy.count < clean) == ("brought-L2-0.5", True)
     assert not (ROW / "attack-adaptive").exists()
 
 

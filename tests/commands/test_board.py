@@ -11,12 +11,9 @@ import regression_record
 import tiny_linear_row
 from typer.testing import Result
 
-from benchmark.specs.base import to_json
-
 ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
 SUITES = "suites:\n  standard: [{attack: autoattack, norm: Linf, eps: 0.15}]\n"
 TRACK = tiny_linear_row.TRACK.replace("suites:\n", SUITES).replace("radii: []", "radii: [0.1]")
-PUBLISHED = Path("leaderboard/results/tiny")
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +29,7 @@ def _project(tmp_path, monkeypatch) -> None:
 def put(row: str, robust: int, published: bool = False, certified: bool = True) -> None:
     made = regression_record.changed("robust", 0, "accuracy", to=regression_record.proportion(robust))
     update = {"submission": row.partition("-")[0]} | ({} if certified else {"certified": ()})
-    file = PUBLISHED / f"{row}.json" if published else Path("work/tiny") / row / "record/record.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(to_json(made.model_copy(update=update)))
+    regression_record.write(made.model_copy(update=update), published=published)
 
 
 def rvb(*arguments: str) -> Result:

@@ -1,4 +1,4 @@
-"""Every objective of benchmark/training gives the loop what benchmark/training/objective.py asks for."""
+"""Every objective, the benchmark's and submissions' own, gives the loop what benchmark/training/objective.py asks for."""
 
 from __future__ import annotations
 
@@ -165,12 +165,13 @@ def recipe(name: str, parameters: dict[str, Any]) -> TrainingSpec:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_unknown_and_missing_parameters_are_refused_in_one_line(name) -> None:
-    check_recipe(recipe(name, given(name)))
+    owner = components.owner("training", name)
+    check_recipe(recipe(name, given(name)), owner)
     wrong = [({**given(name), "bettta": 6}, "bettta")]
     signature = inspect.signature(components.module("training", name).objective).parameters
     needed = [n for n, p in signature.items() if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     wrong += [({k: v for k, v in given(name).items() if k != left_out}, left_out) for left_out in needed]
     for parameters, named in wrong:
         with pytest.raises(BenchmarkError, match=rf"{name}: .*{named}") as raised:
-            check_recipe(recipe(name, parameters))
+            check_recipe(recipe(name, parameters), owner)
         assert "\n" not in str(raised.value)

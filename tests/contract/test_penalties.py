@@ -35,14 +35,14 @@ def model() -> nn.Sequential:
 
 
 def given(name: str) -> dict[str, Any]:
-    function = components.module("training.penalties", name).penalty
+    function = components.module("training/penalties", name).penalty
     return components.parameters(
         function, PARAMETERS.get(name, {}), (), "PARAMETERS of tests/contract/test_penalties.py"
     )
 
 
 def penalty(name: str, network: nn.Module) -> Penalty:
-    made = components.module("training.penalties", name).penalty
+    made = components.module("training/penalties", name).penalty
     return made(network, lambda: attention_weights(network), **given(name))
 
 
@@ -91,5 +91,5 @@ def test_it_follows_weights_that_move(name) -> None:
 def test_recipes_name_it_and_misspelled_parameters_are_told(name) -> None:
     rules = {"objective": "standard", "epochs": 1, "batch_size": 8, "learning_rate": 0.1}
     check_recipe(TrainingSpec(**rules, penalties=[{"name": name, "parameters": given(name)}]))
-    with pytest.raises(BenchmarkError, match=f"training penalty {name}: unknown parameter 'lamda'"):
+    with pytest.raises(BenchmarkError, match=f"penalty {name}: unknown parameter 'lamda'"):
         check_recipe(TrainingSpec(**rules, penalties=[{"name": name, "parameters": {"lamda": 1.0}}]))

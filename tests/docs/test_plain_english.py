@@ -49,7 +49,7 @@ def test_most_sentences_and_pages_are_short() -> None:
 
 
 def test_no_variable_of_the_benchmark_or_the_site_is_named_found_said_or_wanted() -> None:
-    """Fields of Records and what `Findings` calls them keep their names."""
+    """Fields of Records and what `Verification` calls them keep their names."""
     named = []
     for path in sorted(path for folder in ("benchmark", "leaderboard") for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

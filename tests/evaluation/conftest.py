@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pyautoattack.square import SquareAttack
 from tiny_models import Linear, grey_images
 
 from benchmark.attacks.engine import square
@@ -11,7 +12,9 @@ from benchmark.attacks.engine import square
 
 @pytest.fixture
 def model(monkeypatch) -> Linear:
-    monkeypatch.setattr(square, "QUERIES", 50)  # few queries for Square
+    """A linear model; Square asks few times, by either engine."""
+    monkeypatch.setattr(square, "QUERIES", 50)
+    monkeypatch.setattr(SquareAttack, "n_queries", property(lambda _: 50, lambda *_: None), raising=False)
     return Linear(classes=6)
 
 

@@ -97,7 +97,7 @@ def test_a_model_with_a_layer_that_has_no_bound_is_not_audited() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", draws(range(3), range(3, 30)))
+@pytest.mark.parametrize("seed", draws([1, 2], [0, *range(3, 30)]))
 def test_random_layers_keep_their_bounds(seed) -> None:
     """Every layer of the networks that measurements/network_soundness.py draws, ordinary and extreme."""
     model, images, _ = random_network(seed)

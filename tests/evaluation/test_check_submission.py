@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import new_submission
 import pytest
 from edited_file import edit
-from new_submission import NAME
 
+from benchmark.commands.submit import write_submission
 from benchmark.evaluation import check_submission as checked
+from benchmark.specs import submissions
 
+NAME = "Doe2026Tiny"
 NET = """\
 import torch
 from torch import nn
@@ -34,7 +35,10 @@ PLAIN = "return self.head(x.flatten(1))"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
-    return new_submission.write(tmp_path, monkeypatch)
+    """A folder of submissions with one new one, which `rvb new` wrote."""
+    monkeypatch.setattr(submissions, "FOLDER", tmp_path)
+    write_submission(NAME)
+    return tmp_path / NAME
 
 
 def code(forward: str = PLAIN, init: str = "pass") -> str:

@@ -82,7 +82,7 @@ def test_bad_input_is_refused_in_one_line(model, images, labels, name, value, me
     with pytest.raises(BenchmarkError, match=message) as error:
         attacked(model, options.pop("images"), options.pop("labels"), **options)
     assert "\n" not in str(error.value)
-    with pytest.raises(BenchmarkError, match="L2 eps 128 is above 6, the distance of a black image"):
+    with pytest.raises(BenchmarkError, match="L2 eps 128 is above 6, the diameter of"):
         attacked(model, images, labels, norm="L2", eps=128)
 
 

@@ -47,7 +47,7 @@ BROKEN: dict[str, tuple[Callable[[], object], str]] = {
     "a number of 5,000 digits": (settings("epochs: 2", f"epochs: 1{'0' * 5000}"), "not valid YAML: Exceeds the limit"),
     "the same in sixteens": (settings("epochs: 2", f"epochs: 0x1{'0' * 5000}"), "a number above 9223372036854775807"),
     "settings nested without end": (settings("epochs: 2", f"epochs: {'[' * 1500}"), "not valid YAML"),
-    "no settings": (settings("objective: standard", "objective: nothing_like_it"), "no training file named"),
+    "no settings": (settings("objective: standard", "objective: nothing_like_it"), "no objective named"),
     "no Python": (method("def build(:\n"), "method.py, line 1: invalid syntax"),
     "no text": (method("\0"), "null bytes"),
     "another's code": (method("from submissions.Tiny2026Linear import method\n" + METHOD), "imports Tiny2026Linear, which is another submission"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from stages import run_stage
-from tiny_linear_row import EXACT, HEAD, METHOD, NAMES, ROW, robust
+from tiny_linear_row import HEAD, METHOD, NAMES, ROW, robust
 
 from benchmark.attacks import prediction
 from benchmark.runtime.errors import BenchmarkError
@@ -258,9 +258,9 @@ def test_a_model_that_answers_at_random_is_refused_in_the_closed_division(linear
     ids=["patches the evaluator", "damages every layer", "climbs the frames", "writes evidence", "hooks the model", "damages its own"],
 )  # fmt: skip
 def test_a_hostile_attack_lowers_nothing(linear_row, code) -> None:
+    """One that works does, which tests/steps/test_attack.py shows."""
     before = robust(linear_row)
     assert robust(linear_row, HEAD + code) == before
-    assert robust(linear_row, EXACT) < before  # an attack that works does lower it
 
 
 @pytest.mark.parametrize(
@@ -346,25 +346,34 @@ def test_a_submission_that_is_a_link_is_refused(linear_row, tmp_path) -> None:
         run_stage("attack-papers", *NAMES)
 
 
-def afresh(program: str) -> str:
-    """Return the last line that a program prints which runs the row in a new process."""
+PROGRAM = f"""
+import os, shutil, sys
+sys.path[:0] = {[p for p in sys.path if p]}
+from benchmark.runtime import arithmetic
+arithmetic.fix("portable")
+from stages import run_stage
+from tiny_linear_row import ROW, record
+from benchmark.sandbox import seccomp
+
+def run():
     shutil.rmtree(ROW)
-    start = (
-        f"import sys\nsys.path[:0] = {[p for p in sys.path if p]}\nfrom stages import run_stage\n"
-        "from benchmark.runtime import arithmetic\narithmetic.fix('portable')\n"
-        f"def run():\n    for name in ('train', 'attack-papers', 'reliability', 'attention', 'collect'):\n        run_stage(name, *{NAMES})\n"
-    )
-    done = subprocess.run([sys.executable, "-c", start + program], capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()[-1]
+    for name in ("train", "attack-papers", "reliability", "attention", "collect"):
+        run_stage(name, *{NAMES})
+    print(record().wall, "--", record().robust[0].accuracy.n)
+    print([name for name in sys.modules if name.startswith("submissions")], flush=True)
+
+if os.fork() == 0:  # a process remembers what its machine has
+    run()
+    os._exit(0)
+os.wait()
+seccomp.load([("unshare", ()), *seccomp.NAMESPACES])
+run()
+"""
 
 
-def test_the_evaluator_itself_never_imports_it(linear_row) -> None:
-    said = afresh("run()\nprint([name for name in sys.modules if name.startswith('submissions')])\n")
-    assert said == "[]"
-
-
-def test_a_machine_without_namespaces_runs_a_row_in_a_full_sandbox(linear_row) -> None:
+def test_the_evaluator_itself_never_imports_it_and_a_machine_without_namespaces_has_a_full_sandbox(linear_row) -> None:
     """Such as one whose users may not make them: unshare is refused, and so is clone with their flags."""
-    refuse = "from benchmark.sandbox import seccomp\nseccomp.load([('unshare', ()), *seccomp.NAMESPACES])\n"
-    last = "run()\nfrom tiny_linear_row import record\nprint(record().wall, '--', record().robust[0].accuracy.n)\n"
-    assert afresh(refuse + last) == "landlock, seccomp, limits -- 20"
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("[", "landlock"))]
+    assert lines == ["landlock, seccomp, namespaces, limits -- 20", "[]", "landlock, seccomp, limits -- 20", "[]"]

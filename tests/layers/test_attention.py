@@ -20,7 +20,6 @@ from benchmark.layers.attention_window import DotProductWindowAttention
 from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.attention_inputs import window_attention
 
 
 def scaled_cosine(layer, x, w_q, w_k, w_v, w_o):
@@ -199,7 +198,7 @@ def test_attention_in_windows_has_the_weights_of_its_content_as_timms_swin() -> 
     assert [(*layer.query.shape,) for layer in layers] == [(2, 8, 4), (2, 8, 4), (4, 16, 4)]
     for weights, block in zip(layers, [*model.layers[0].blocks, *model.layers[1].blocks], strict=True):
         assert weights.gamma is block.norm1.weight
-        parts = window_attention(block).content.head_weights()[:3]
+        parts = block.attn.qkv.weight.unflatten(0, (3, len(weights.query), -1)).mT  # rows of each head's own outputs
         assert equal_by_role(weights, dict(zip(roles[:3], parts, strict=True)))
 
 

@@ -218,7 +218,10 @@ def with_attribute(layer: nn.Module, name: str, value: object) -> nn.Module:
         (Doubled(4, 4), "the layer Doubled is none that a description knows"),
         (nn.Sequential(nn.Tanh(), Residual(Doubled(4, 4))), r"the layer Doubled at 1\.body is none"),
         (nn.MultiheadAttention(4, 2), "the layer MultiheadAttention is none"),
-        (nn.Linear(4, 4).double(), "weight is torch.float64; only float32 networks"),
+        *(
+            (nn.Linear(4, 4).to(dtype), f"weight is {dtype}; only float32 networks")
+            for dtype in (torch.float64, torch.float16, torch.bfloat16)
+        ),
         (loud(), "weight is a Loud, not a plain tensor"),
         (nn.Sequential(TWICE, nn.ReLU(), TWICE), r"2\.weight and 0\.weight share their memory"),
         (within_itself(), "layers inside layers"),

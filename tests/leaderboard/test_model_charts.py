@@ -14,11 +14,12 @@ from model_site import TRACK, evidence, row
 
 from benchmark.evaluation.evidence import certified, unbroken
 from benchmark.records.brought import BrokenImage, Brought
+from benchmark.records.evidence import ROUNDING
 from benchmark.specs.threat import ThreatModel
 from leaderboard.charts.per_image import drawn_images, per_image
 from leaderboard.charts.sandwich import POINTS, STEPS, Curves, curves, overlay, radii_of, sandwich, shares
 from leaderboard.charts.training import read_history, training_charts
-from leaderboard.image_radii import ROUNDING, ImageRadii, image_radii
+from leaderboard.image_radii import ImageRadii, image_radii
 from leaderboard.pages.model_images import settled, state
 
 MARKED = (0.1, 0.25, 0.5, 1.0)

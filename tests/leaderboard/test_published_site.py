@@ -11,6 +11,7 @@ from browsers import choose, click, needs_chromium, seen, until, width
 from benchmark.records import study_table
 from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record, headline
+from benchmark.records.study import read_published
 from leaderboard import build, changes, front
 from leaderboard.formats import machine_board
 
@@ -155,7 +156,7 @@ def test_what_the_paper_claims_for_table_1_and_what_came_out(board, clicks) -> N
     clicks(f'.cards a[href="digits/papers/{PAPER}/index.html"]')
     clicks('.contents a[href="#study-table1"]')
     assert board.execute_script("return location.hash") == "#study-table1"
-    (study,) = study_table.read(build.PUBLISHED / "digits/studies", f"{PAPER}-table1.json")
+    (study,) = read_published(build.PUBLISHED / "digits/studies", f"{PAPER}-table1.json")
     text, table = seen(board, "#study-table1 .claims"), study_table.table(study)
     place = [column.label for column in table.columns].index("clean")
     rebuilt = {line.cell: line.entries[place].mean for line in table.lines}

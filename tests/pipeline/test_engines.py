@@ -19,6 +19,7 @@ import pytest
 from built_once import built_once
 from stage_imports import planned_code, really_imported
 from stage_processes import wait_for
+from stages import run_stage, stage_names
 from tiny_project import ROOT, Project
 from typer.testing import CliRunner
 
@@ -100,11 +101,19 @@ def same(project: Project, other: Project, rows: list[str] = ROWS) -> None:
 
 @slow
 @pytest.mark.parametrize("engine", ["ray", pytest.param("slurm", marks=long)])
-def test_a_row_and_what_it_starts_from_are_those_of_one_machine(project, tuned, engine) -> None:
-    status, output = ended(start(project, engine, "Tiny2026Linear-tuned"))
+def test_a_row_and_what_it_starts_from_are_those_of_steps_run_here(project, engine, tmp_path, monkeypatch) -> None:
+    alone, given, tuned = project.copy(tmp_path / "alone"), "Tiny2026Linear-given", "Tiny2026Linear-tuned"
+    status, output = ended(start(project, engine, tuned))
     assert status == 0, output
     assert begun(project) == [("given", "train"), ("tuned", "train"), ("tuned", "evaluate")]
-    same(project, tuned, ["tuned"])
+    monkeypatch.chdir(alone.root)
+    run_stage("data", "tiny")
+    for row, names in ((given, stage_names("tiny", given)[:1]), (tuned, stage_names("tiny", tuned))):
+        for name in names:
+            run_stage(name, "tiny", row)
+    assert project.results(tuned) == alone.results(tuned)
+    assert "record/record.json" in project.results(tuned)
+    assert "up to date" in project.rvb("repro", tuned, "--track", "tiny", "--dry-run").stdout
 
 
 @slow
@@ -206,10 +215,10 @@ def test_a_gpu_that_no_machine_has_is_refused_before_any_stage(project) -> None:
 
 
 def test_a_machine_with_other_versions_is_refused_by_name() -> None:
-    answer = ray.run_stage("pipelines/tiny/row/dvc.yaml:train", [], {}, ray.versions() | {"torch": "0.1"})
-    assert answer["error"].startswith(f"{os.uname().nodename} has torch ")
-    assert answer["error"].endswith("the coordinator 0.1; install the same there (constraints.txt)")
-    assert not answer["files"]
+    why, texts = ray.run_stage("pipelines/tiny/row/dvc.yaml:train", [], {}, ray.versions() | {"torch": "0.1"})
+    assert why.startswith(f"{os.uname().nodename} has torch ")
+    assert why.endswith("the coordinator 0.1; install the same there (constraints.txt)")
+    assert not texts
 
 
 @pytest.mark.parametrize("run", [lambda: ray.run("tiny", "", 2, print), lambda: slurm.run("tiny", print)])

@@ -16,7 +16,7 @@ from benchmark.pipeline import costs, dvc, repro
 from benchmark.pipeline.gpus import default_jobs, places
 from benchmark.runtime import files
 from benchmark.specs.rows import load_row
-from benchmark.specs.run import EvaluateRun, RunSettings, TrainRun
+from benchmark.specs.run_settings import EvaluateRun, RunSettings, TrainRun
 
 
 def settings(train: str, evaluate: str, processes: int = 1) -> RunSettings:

@@ -170,13 +170,6 @@ def test_a_lock_that_a_killed_dvc_left_cut_short_is_written_anew_and_nothing_is_
     assert built.results("Tiny2026Net-small") == finished.results("Tiny2026Net-small")
 
 
-def test_a_dry_run_names_the_stages_and_runs_nothing(project) -> None:
-    project.add("Tiny2026Net")
-    output = project.rvb("repro", "--track", "tiny", "--dry-run").stdout
-    assert "pipelines/tiny/Tiny2026Net-small/dvc.yaml:evaluate\n" in output
-    assert not (project.root / "work/tiny/Tiny2026Net-small").exists()
-
-
 ROUNDED = """
 import torch
 from torch import nn
@@ -214,9 +207,11 @@ def test_a_model_that_masks_its_gradients_is_marked_on_the_board(project) -> Non
     assert page.count("⚠ doubtful") == len(doubts)
 
 
-def test_a_board_without_records_is_an_explained_page(project) -> None:
+def test_a_dry_run_names_the_stages_and_runs_nothing_and_a_board_without_records_is_an_explained_page(project) -> None:
     project.add("Tiny2026Net")
-    project.rvb("pipeline")
+    output = project.rvb("repro", "--track", "tiny", "--dry-run").stdout
+    assert "pipelines/tiny/Tiny2026Net-small/dvc.yaml:evaluate\n" in output
+    assert not (project.root / "work/tiny/Tiny2026Net-small").exists()
     (project.root / "pipelines/tiny/rows.json").write_text("[]\n")
     project.run("benchmark.pipeline.inputs", "tiny")
     project.run("leaderboard.build", "tiny")

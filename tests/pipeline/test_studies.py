@@ -15,7 +15,9 @@ import tiny_linear_row
 import tiny_study
 from stage_imports import planned_code, really_imported
 from stage_processes import stage_processes, wait_for
+from stages import run_stage
 
+from benchmark.pipeline import inputs
 from benchmark.runtime import code
 
 pytestmark = pytest.mark.slow
@@ -98,10 +100,11 @@ def test_a_rows_seeds_run_by_command_and_stand_on_the_board_without_training_the
 @pytest.mark.parametrize(
     "study", ["Tiny2026Linear-grid", pytest.param("Tiny2026Linear-small-seeds", marks=pytest.mark.long)]
 )
-def test_the_inputs_of_a_networks_steps_are_what_they_really_import(project, study) -> None:
-    project.run("benchmark.pipeline.inputs", "tiny")
-    project.run("benchmark.protocol", "data", "tiny")
-    project.run("benchmark.pipeline.inputs", "tiny", study)
+def test_the_inputs_of_a_networks_steps_are_what_they_really_import(project, study, monkeypatch) -> None:
+    monkeypatch.chdir(project.root)
+    inputs.write("tiny")
+    run_stage("data", "tiny")
+    inputs.write_study("tiny", study)
     loading = {path.as_posix() for path in code.closure(Path("benchmark/studies/grids.py"))}
     for step in ("train", "measure"):
         really, planned = really_imported(project, step, "tiny", study), planned_code(project, f"{study}/0-0", step)

@@ -13,7 +13,7 @@ from tiny_record import record
 from typer.testing import CliRunner
 
 from benchmark.records.record import Record
-from benchmark.records.robustbench import exported, percent, radius, read_board, read_row
+from benchmark.records.robustbench import exported, read_board, read_row
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import tracks
 from benchmark.specs.threat import ThreatModel
@@ -47,16 +47,16 @@ def put(folder: Path, name: str = "Rice2020Overfitting", norm: str = "Linf", **c
     return path
 
 
-def test_radii_are_fractions_or_decimals_and_anything_else_is_refused() -> None:
+def test_radii_are_fractions_or_decimals_and_anything_else_is_refused(tmp_path) -> None:
     texts = {"8/255": 8 / 255, "0.5": 0.5, 0.5: 0.5, " 4 / 255": 4 / 255, ".031": 0.031, "1e-2": 0.01}
-    assert {text: radius(text) for text in texts} == texts
-    for read, refused in (
-        (radius, ["8/0", "0", "eight", "", None, "-8/255", "8//255", "nan", "inf", "1/2/3", True, [8]]),
-        (percent, ["101", "-1", "nan", "inf", "53,4", "", True, [53]]),
+    assert {text: read_row(put(tmp_path, eps=text), "cifar10").threat.eps for text in texts} == texts
+    for name, refused in (
+        ("eps", ["8/0", "0", "eight", "", None, "-8/255", "8//255", "nan", "inf", "1/2/3", [8]]),
+        ("autoattack_acc", ["101", "-1", "nan", "inf", "53,4", "", None, [53]]),
     ):
         for text in refused:
-            with pytest.raises(ValueError, match=r"is no (radius|number of percent|share)"):
-                read(text)
+            with pytest.raises(BenchmarkError, match=f"{name}: Input should be "):
+                read_row(put(tmp_path, **{name: text}), "cifar10")
 
 
 def test_a_published_row_is_read_in_our_units(tmp_path) -> None:
@@ -72,31 +72,24 @@ def test_a_published_row_is_read_in_our_units(tmp_path) -> None:
     ("changes", "words"),
     [
         ({"clean_acc": "0.8534"}, "looks like a fraction; RobustBench writes percent"),
-        ({"autoattack_acc": "153.42"}, "no share between 0 and 100 percent"),
         ({"autoattack_acc": "85.35"}, "robust accuracy 0.8535 above clean accuracy 0.8534"),
         ({"eps": "8"}, "radii are in pixels in .0, 1., so 8/255 is 0.0314"),
-        ({"eps": None}, "eps: None is no radius"),
-        ({"autoattack_acc": None, "corruptions_acc": "80"}, "autoattack_acc: None is no number"),
         ({"architecture": None}, "architecture: "),
         ({"dataset": "cifar100"}, "is of data set 'cifar100', not cifar10"),
         ({"link": "javascript:alert(1)"}, "is no web address"),
         ({"authors": ["A"]}, "authors: "),
+        *((text, "is no valid JSON") for text in ("{", "\x00", "")),
+        ("[1]", "the file: Input should be"),
     ],
 )  # fmt: skip
 def test_a_broken_row_is_refused_with_one_line(tmp_path, changes, words) -> None:
-    path = put(tmp_path, **changes)
+    path = put(tmp_path, **(changes if isinstance(changes, dict) else {}))
+    if isinstance(changes, str):
+        path.write_text(changes)
     with pytest.raises(BenchmarkError, match=words) as error:
         read_row(path, "cifar10")
-    assert str(error.value).startswith(f"{path}: ")
+    assert str(error.value).startswith(f"{path}")
     assert "\n" not in str(error.value)
-
-
-def test_files_that_hold_no_row_are_refused(tmp_path) -> None:
-    path = put(tmp_path)
-    for text in ("{", "[1]", "\x00", ""):
-        path.write_text(text)
-        with pytest.raises(BenchmarkError, match=r"Overfitting\.json(: the file: Input should be| is no valid JSON)"):
-            read_row(path, "cifar10")
 
 
 def test_rows_of_the_tracks_radii_alone_and_the_rest_named(tmp_path, cifar) -> None:
@@ -107,7 +100,8 @@ def test_rows_of_the_tracks_radii_alone_and_the_rest_named(tmp_path, cifar) -> N
     board, left_out = read_board(tmp_path, cifar)
     assert [row.name for row in board.rows] == ["Engstrom2019Robustness", "Rice2020Overfitting"]
     assert [line.partition("Linf/")[2] for line in left_out] == [
-        "Broken2020Row.json: clean_acc: '85,34' is no number of percent; mend it, or take it out",
+        "Broken2020Row.json: clean_acc: Input should be a valid number, unable to parse string as a number; mend it, or take "
+        "it out",
         "Zhang2019Theoretically.json: Linf 0.031 is none of the track's radii",
     ]
     with pytest.raises(BenchmarkError, match="says no `robustbench` data set"):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
 from benchmark.runtime import torch_setup
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import run_settings
-from benchmark.specs.run import RunSettings, TrainRun
+from benchmark.specs.run_settings import RunSettings, TrainRun
 from benchmark.training.fitting import fabric_of
 from benchmark.training.ranks import Ranks
 
@@ -84,18 +82,6 @@ def test_a_gpu_that_does_not_start_is_one_line(monkeypatch, raised, words) -> No
     with pytest.raises(BenchmarkError, match=words) as refused:
         torch_setup.start(torch.device("cuda"))
     assert "\n" not in str(refused.value)
-
-
-def test_a_row_on_a_gpu_is_judged_in_a_process_of_its_own() -> None:
-    here = os.getpid()
-    assert torch_setup.apart(torch.device("cpu"), os.getpid) == here
-    assert torch_setup.apart(torch.device("cuda"), os.getpid) != here
-    with pytest.raises(BenchmarkError, match="of the row"):
-        torch_setup.apart(torch.device("cuda"), _fails)
-
-
-def _fails() -> None:
-    raise BenchmarkError("of the row")
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -34,9 +34,9 @@ SUBMISSIONS = [
     ("summary:", "sumary:", "unknown key 'sumary'; did you mean 'summary'?"),
     ("summary: ", "summary: na\xefve ", "save it as UTF-8"),
     ("eps: 0.15, p", "eps: 8, p", "pixels in [0, 1]"),
-    ("objective: adversarial", "objective: adversary", "no training file named 'adversary'; did you mean 'adversarial'?"),
-    ("attack: fgsm", "attack: fgms", "no attacks file named 'fgms'; did you mean 'fgsm'?"),
-    ("      digits:", "      digit:", "no tracks file named 'digit'; did you mean 'digits'?"),
+    ("objective: adversarial", "objective: adversary", "no objective named 'adversary'; did you mean 'adversarial'?"),
+    ("attack: fgsm", "attack: fgms", "no attack named 'fgms'; did you mean 'fgsm'?"),
+    ("      digits:", "      digit:", "no track named 'digit'; did you mean 'digits'?"),
     ("epochs: 30", "epochs: many", "variants.linf.tracks.digits.training.epochs"),
     ("name: Wong2020Fast", "name: Wong2021Fast", "must match its folder"),
     ("variants:", "variants: [}", "not valid YAML"),
@@ -51,8 +51,8 @@ SUBMISSIONS = [
     ("variants:", "claims: [{track: digits, metric: clean, value: 50, source: none}]\nvariants:", "claims.0.value: 50 is no fraction from 0 to 1; write 0.5 for 50%"),
     ("variants:", "claims: [{track: digits, metric: clean, value: -0.5, source: none}]\nvariants:", "-0.5 is no fraction"),
     ("default: false", "default: [digit]", "default names digit, which is none of the variant's tracks: digits"),
-    ("epochs: 30", "epochs: 30\n          selection: {by: robust, attack: {attack: pgdd, norm: L2, eps: 1}}", "no attacks file named 'pgdd'"),
-    ("objective: adversarial", "objective: loop", "no training file named 'loop'"),
+    ("epochs: 30", "epochs: 30\n          selection: {by: robust, attack: {attack: pgdd, norm: L2, eps: 1}}", "no attack named 'pgdd'"),
+    ("objective: adversarial", "objective: loop", "no objective named 'loop'"),
     *(("  linf:", f"  {key}:", "is no text; put it in quotes, as 'no' or '2'") for key in ("no", "2", "1.5", "null", "on")),
 ]  # fmt: skip
 # changes of a recipe

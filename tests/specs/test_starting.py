@@ -20,8 +20,8 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.rows import Network, Row, load_row
 from benchmark.specs.run_settings import run_settings
-from benchmark.specs.training import PrepareSpec, TrainingSpec
-from benchmark.training.fitting import fit, preparation
+from benchmark.specs.training import TrainingSpec
+from benchmark.training.fitting import fit
 
 SMALL = "work/tiny/Tiny2026Linear-small/train/model.safetensors"
 SCALING = {"name": "scaling", "parameters": {"factor": 0.5}}
@@ -51,8 +51,8 @@ def assert_halved(weights: dict[str, torch.Tensor]) -> None:
 
 
 @pytest.mark.slow
-def test_without_epochs_the_prepared_weights_are_what_is_kept(linear_row, monkeypatch, tmp_path) -> None:
-    scaling_preparation.installed(monkeypatch)
+def test_without_epochs_the_prepared_weights_are_what_is_kept(linear_row, tmp_path) -> None:
+    scaling_preparation.install()
     best, done, result = fitted(tuned(), tmp_path)
     assert_halved(best)
     assert (result.epochs, result.selected_epoch, done.losses) == (0, 0, [])
@@ -64,30 +64,29 @@ def test_without_epochs_the_prepared_weights_are_what_is_kept(linear_row, monkey
 
 
 @pytest.mark.slow
-def test_a_killed_preparation_goes_on_with_the_layer_that_it_lost(linear_row, monkeypatch, tmp_path) -> None:
-    worked = scaling_preparation.installed(monkeypatch)
+def test_a_killed_preparation_goes_on_with_the_layer_that_it_lost(linear_row, tmp_path) -> None:
+    scaling_preparation.install()
     whole, _, first = fitted(tuned(epochs=2), tmp_path / "whole")
     killed = {"name": "scaling", "parameters": {"factor": 0.5, "kill": "1.bias"}}
-    worked.clear()
     with pytest.raises(KeyboardInterrupt):
         fitted(tuned(epochs=2, prepare=[killed]), tmp_path / "c")
-    assert worked == ["1.weight"]
+    assert scaling_preparation.worked(tmp_path / "c") == ["1.weight"]
     resumed, _, second = fitted(tuned(epochs=2), tmp_path / "c")
-    assert worked == ["1.weight", "1.bias"]
+    assert scaling_preparation.worked(tmp_path / "c") == ["1.weight", "1.bias"]
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert first == second
 
 
 @pytest.mark.slow
-def test_prepared_weights_compete_with_the_epochs(linear_row, monkeypatch, tmp_path) -> None:
-    scaling_preparation.installed(monkeypatch)
+def test_prepared_weights_compete_with_the_epochs(linear_row, tmp_path) -> None:
+    scaling_preparation.install()
     _, _, result = fitted(tuned(epochs=1, learning_rate=50.0), tmp_path)  # training makes them worse
     assert (result.selected_epoch, result.epochs) == (0, 1)
 
 
 @pytest.mark.slow
-def test_another_network_is_built_beside_and_only_first(linear_row, monkeypatch, tmp_path) -> None:
-    scaling_preparation.installed(monkeypatch, other=True)
+def test_another_network_is_built_beside_and_only_first(linear_row, tmp_path) -> None:
+    scaling_preparation.install(other=True)
     row = tuned()
     best, _, result = fitted(row, tmp_path)
     assert_halved(best)
@@ -99,8 +98,8 @@ def test_another_network_is_built_beside_and_only_first(linear_row, monkeypatch,
 
 
 @pytest.mark.slow
-def test_a_network_of_a_study_starts_from_the_cells_that_it_names(linear_row, monkeypatch, tmp_path) -> None:
-    scaling_preparation.installed(monkeypatch)
+def test_a_network_of_a_study_starts_from_the_cells_that_it_names(linear_row, tmp_path) -> None:
+    scaling_preparation.install()
     row = tuned(init_from={"cell": "plain"})
     with pytest.raises(BenchmarkError, match="the preparation scaling works on a trained network; name its row by"):
         fitted(row, tmp_path / "none")
@@ -120,21 +119,26 @@ def test_epochs_are_selected_by_what_a_certificate_proves(linear_row, tmp_path) 
     assert easier.best_score >= done.best_score
 
 
-def test_parameters_of_a_preparation_are_checked(monkeypatch) -> None:
-    scaling_preparation.installed(monkeypatch)
-    with pytest.raises(BenchmarkError, match="preparation scaling: unknown parameter 'faktor'; did you mean 'factor'"):
-        preparation(PrepareSpec(name="scaling", parameters={"faktor": 1.0}))
+def test_parameters_of_a_preparation_are_checked(linear_row, tmp_path) -> None:
+    scaling_preparation.install()
+    for parameters, words in (
+        ({"faktor": 1.0}, "unknown parameter 'faktor'; did you mean 'factor'"),
+        ({"factor": "much"}, "factor much should be"),
+    ):
+        with pytest.raises(BenchmarkError, match=f"preparation scaling: {words}"):
+            fitted(tuned(prepare=[{"name": "scaling", "parameters": parameters}]), tmp_path)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"init_from": {"cell": "plain"}, "prepare": []}, "a `cell` is for studies; name a `row`"),
-        ({"prepare": [{"name": "proximal_projectoin"}]}, "no training/prepare file named 'proximal_projectoin'"),
+        ({"prepare": [{"name": "scalign"}]}, "no preparation named 'scalign'; did you mean 'scaling'"),
     ],
 )
 def test_a_row_that_starts_from_what_no_row_may_is_refused(linear_row, changes, words) -> None:
     content = yaml.safe_load(SUBMISSION)
+    scaling_preparation.install()
     training = recipe(epochs=1, **changes)
     content["variants"]["tuned"] = {"title": "Tuned", "tracks": {"tiny": {"training": training}}}
     Path("submissions/Tiny2026Linear/submission.yaml").write_text(yaml.safe_dump(content))

@@ -224,8 +224,8 @@ def test_a_submissions_own_file_serves_adaptive_alone_never_the_tracks_suites(li
 @pytest.mark.parametrize(
     ("attack", "specs", "message"),
     [
-        ("brought", ["attack: brougt, norm: L2, eps: 1"], "adaptive: no attack file named 'brougt'; did you mean 'brought'?"),
-        ("brought", ["attack: method, norm: L2, eps: 1"], "adaptive: no attack file named 'method'"),
+        ("brought", ["attack: brougt, norm: L2, eps: 1"], "adaptive: no attack named 'brougt'; did you mean 'brought'?"),
+        ("brought", ["attack: method, norm: L2, eps: 1"], "adaptive: no attack named 'method'"),
         ("auto_attack", ["attack: auto_attack, norm: L2, eps: 1"], "auto_attack.py would pass for AutoAttack"),
         ("brought", [BROUGHT + ", name: autoattack"], "'autoattack' would pass for AutoAttack"),
         ("brought", [BROUGHT, BROUGHT], "brought-L2-0.5 stands twice in adaptive"),

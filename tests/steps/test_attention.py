@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -73,16 +74,21 @@ def row(built: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         path.write_bytes(data)
 
 
+def assert_counted(evidence: pa.Table, parts: tuple, columns: dict[str, str]) -> None:
+    """Check the Record's numbers of correct and of changed predictions with attention replaced in each way."""
+    label, clean = np.array(evidence["label"]), np.array(evidence["clean_prediction"])
+    for part, name in zip(parts, columns.values(), strict=True):
+        predicted = np.array(evidence[name])
+        assert part.clean.count == (predicted == label).sum()
+        assert part.changed == (predicted != clean).sum()
+
+
 def test_both_columns_are_counted_into_the_record(row) -> None:
     evidence, made = pq.read_table(EVIDENCE), record()
     assert made.attention is not None
     assert not {*PATTERN_COLUMNS.values()} & {*evidence.column_names}
     assert {*json.loads(RECORD.read_text())["attention"]} == {"uniform", "none"}, "as ever where no pattern is known"
-    for part, name in zip((made.attention.uniform, made.attention.none), ATTENTION_COLUMNS.values(), strict=True):
-        predicted, label = evidence[name].to_pylist(), evidence["label"].to_pylist()
-        assert part.clean.count == sum(one == other for one, other in zip(predicted, label, strict=True))
-        clean = evidence["clean_prediction"].to_pylist()
-        assert part.changed == sum(one != other for one, other in zip(predicted, clean, strict=True))
+    assert_counted(evidence, (made.attention.uniform, made.attention.none), ATTENTION_COLUMNS)
 
 
 def test_a_verification_asks_again(row) -> None:
@@ -128,12 +134,7 @@ def test_patterns_that_layers_make_known_are_replaced_by_their_mean_and_by_anoth
     monkeypatch.chdir(run_with(COMPETITION, tmp_path, certified=True))
     evidence, made = pq.read_table(EVIDENCE), record()
     assert made.attention is not None
-    for part, name in zip((made.attention.mean, made.attention.other), PATTERN_COLUMNS.values(), strict=True):
-        assert part is not None
-        predicted, label = evidence[name].to_pylist(), evidence["label"].to_pylist()
-        assert part.clean.count == sum(one == other for one, other in zip(predicted, label, strict=True))
-        clean = evidence["clean_prediction"].to_pylist()
-        assert part.changed == sum(one != other for one, other in zip(predicted, clean, strict=True))
+    assert_counted(evidence, (made.attention.mean, made.attention.other), PATTERN_COLUMNS)
     content = found()
     assert not content["lines"]
     assert {"what": "predictions with replaced attention", "count": 80} in content["checked"]

@@ -13,15 +13,15 @@ from edited_file import edit
 from stages import run_stage, run_study
 
 from benchmark.records.points import CLASSES, MOST, Points
-from benchmark.records.study import PublishedStudy
+from benchmark.records.study import PublishedStudy, read_published
 from benchmark.records.study_points import points_csv
 from benchmark.records.study_table import table
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.paths import PUBLISHED
 from benchmark.specs import tracks
 from benchmark.specs.base import to_json
 from benchmark.specs.study import MeasureSpec
 from benchmark.studies import grids
-from benchmark.studies.declared import published_files, read_published
 from benchmark.studies.measuring import Measured, own
 from benchmark.studies.published import collect_study
 
@@ -36,7 +36,7 @@ STUDY = "submissions/Tiny2026Linear/studies/grid.yaml"
 
 def measured(returned: object, name: str = "m") -> Measured:
     one = torch.zeros(1)
-    return own(lambda *_, **__: returned, torch.nn.Identity(), one, one, MeasureSpec(measure=name), 0)
+    return own(lambda *_, **__: returned, torch.nn.Identity(), one, one, MeasureSpec(measure=name), 0, {})
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_coordinates_are_rounded_by_their_extent_and_kept_as_text() -> None:
 
 
 def test_what_is_published_still_loads_and_only_points_make_a_sheet() -> None:
-    studies = [read_published(path) for track in tracks.names() for path in published_files(track)]
+    studies = [study for track in tracks.names() for study in read_published(PUBLISHED / track / "studies")]
     assert studies
     for study in studies:
         assert PublishedStudy.model_validate_json(to_json(study)) == study

@@ -1,4 +1,4 @@
-"""The components of a kind, found by listing their folder, and the parameters that the tests give them."""
+"""The components of a kind, found by listing their folders, and the parameters that the tests give them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 from tiny_project import ROOT
+
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import methods
+from benchmark.specs.components import OWN, typed_parameters
 
 
 def names(kind: str, function: str) -> list[str]:
-    """Stems of the files of benchmark/<kind>/ that define `function`: read, not imported, so that none can be missed."""
-    return [path.stem for path in sorted((ROOT / "benchmark" / kind).glob("*.py")) if function in _defined(path)]
+    """Return the names of the benchmark's and all submissions' components: files are read, so that none can be missed."""
+    own = "submissions/*/*.py" if kind in OWN else ""
+    paths = [path for pattern in (f"benchmark/{kind}/*.py", own) if pattern for path in ROOT.glob(pattern)]
+    return sorted(path.stem for path in paths if not path.name.startswith("test_") and function in _defined(path))
 
 
 def _defined(path: Path) -> set[str]:
@@ -24,8 +31,25 @@ def _defined(path: Path) -> set[str]:
     return assigned | {node.name for node in body if isinstance(node, ast.FunctionDef)}
 
 
+def owner(kind: str, name: str) -> str:
+    """Return the submission whose component this is; "" for the benchmark's."""
+    if (ROOT / "benchmark" / kind / f"{name}.py").exists():
+        return ""
+    (own,) = ROOT.glob(f"submissions/*/{name}.py")
+    return own.parent.name
+
+
 def module(kind: str, name: str) -> ModuleType:
-    return importlib.import_module(f"benchmark.{kind}.{name}")
+    if submission := owner(kind, name):
+        return methods.module(submission, name)
+    return importlib.import_module(f"benchmark.{kind.replace('/', '.')}.{name}")
+
+
+def assert_out_of_range(function: Callable, **parameters: object) -> None:
+    """Check that the last of a recipe's parameters is refused by name, in one line."""
+    name, value = [*parameters.items()][-1]
+    with pytest.raises(BenchmarkError, match=rf"^the recipe: {name} {value} should [^\n]+$"):
+        typed_parameters(function, parameters, "the recipe")
 
 
 def parameters(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import components
 import torch
 from tiny_lipschitz import convolutional, grid_network
 from tiny_training import model
@@ -53,4 +54,5 @@ def recipe(objective: str, attack: str, **changes: object) -> TrainingSpec:
 def built(spec: TrainingSpec) -> tuple[nn.Module, Objective]:
     torch.manual_seed(0)
     attack = training_attack(spec.attack) if spec.attack else None
-    return OBJECTIVES[spec.objective][1](), training_objective(spec, attack)
+    owner = components.owner("training", spec.objective)
+    return OBJECTIVES[spec.objective][1](), training_objective(spec, attack, owner)

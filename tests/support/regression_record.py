@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tiny_record import proportion, record
 
 from benchmark.records.per_image import PerImage, counts
 from benchmark.records.record import Record
 from benchmark.records.regression import Built
+from benchmark.runtime import files
+from benchmark.specs.base import to_json
 
 
 def content() -> dict:
@@ -55,9 +59,21 @@ def images(record: Record, *flipped: tuple[str, int]) -> PerImage:
     return PerImage(
         row=record.row,
         scores={name: "".join(map(str, each)) for name, each in scores.items()},
-        radii={"certified": tuple(0.3 - image / 500 for image in range(record.n)), "smoothed": (0.2,) * record.n},
+        radii={
+            "certified": tuple(0.3 - image / 500 if image < 61 else 0.0 for image in range(record.n)),
+            "smoothed": (0.2,) * record.n,
+        },
     )
 
 
-def built(record: Record, machine: dict[str, str] | None, *flipped: tuple[str, int]) -> Built:
+def write(record: Record, *flipped: tuple[str, int], published: bool = False) -> None:
+    """Write a Record and its images, as built or as published, below the working directory."""
+    home, names = Path("work") / record.track / record.row / "record", ("record.json", "per_image.json")
+    if published:
+        home, names = Path("leaderboard/results") / record.track, (f"{record.row}.json", f"images/{record.row}.json")
+    for name, content in zip(names, (record, images(record, *flipped)), strict=True):
+        files.write(home / name, to_json(content))
+
+
+def built(record: Record, machine: dict[str, str], *flipped: tuple[str, int]) -> Built:
     return Built(record, images(record, *flipped), machine)

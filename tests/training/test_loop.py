@@ -17,7 +17,7 @@ from benchmark.attacks.prediction import margins
 from benchmark.layers.attention_weights import attention_weights
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
-from benchmark.training import adversarial, gloro, margin, projected, standard
+from benchmark.training import adversarial, gloro, margin, standard
 from benchmark.training.objective import accuracy
 from benchmark.training.penalties import msvp
 from benchmark.training.steps import lr_factor
@@ -40,7 +40,6 @@ def sparse() -> nn.Module:
 RESUMED = {
     "sgd": (model, lambda: adversarial.objective(attack), {"epochs": 4, "warmup_epochs": 2, "optimizer": "sgd"}, 2),
     "zeros of the start": (sparse, standard.objective, {"keep_zeros": True}, 2),
-    "caps": (attentive, lambda: projected.objective(None, norm=0.0), {"epochs": 3, "batch_size": 40, "ema": 0.9}, 1),
     "norms": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 4)),
         lambda: gloro.objective(None, radius=0.2),
@@ -61,14 +60,10 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, case) -> None:
         if case == "penalty":
             penalties["msvp"] = msvp.penalty(network, lambda: attention_weights(network), lambda_q=0.1, lambda_v=0.2)
         result = run(network, goal, spec(**rules), tmp_path / place, penalties=penalties, **more)
-        state = {
-            "caps": getattr(goal, "caps", None),
-            "norms": getattr(goal, "norms", None),
-            "penalty": penalties.get("msvp"),
-        }
+        state = {"norms": getattr(goal, "norms", None), "penalty": penalties.get("msvp")}
         return result, state[case].state_dict() if case in state else {}
 
-    assert bool(resumed_to_the_same_bytes(start, stop)) is (case in ("caps", "norms", "penalty"))
+    assert bool(resumed_to_the_same_bytes(start, stop)) is (case in ("norms", "penalty"))
 
 
 @pytest.mark.parametrize("options", [{}, {"ema": 0.5}, {"optimizer": "sgd", "sam": 0.05, "accumulation": 2}])

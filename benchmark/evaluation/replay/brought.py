@@ -18,14 +18,13 @@ from safetensors import SafetensorError, safe_open
 
 from benchmark.attacks.ball import ROUNDING, distances, into_ball
 from benchmark.evaluation.replay.evaluator import Evaluator
-from benchmark.evaluation.replay.findings import Findings
+from benchmark.evaluation.replay.findings import Verification
 from benchmark.evaluation.replay.verify import opened, other_row
 from benchmark.records.brought import LONGEST, UNNAMED, BrokenImage, Brought
 from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
-from benchmark.specs.base import Frozen
 from benchmark.specs.rows import Row
 from benchmark.specs.threat import ThreatModel
 
@@ -34,26 +33,14 @@ HEADER = 2**20  # bytes of a file beside its tensors, at most
 NUMBER = 4  # bytes of a float32
 
 
-class Judged(Frozen):
-    """The result of a file of contributed images.
-
-    Attributes:
-        broken: by the ball's name, how many images are right when clean and wrong in it.
-        brought: what of that lowers a number of the Record.
-    """
-
-    broken: dict[str, int]
-    brought: Brought
-
-
 @contextmanager
-def judge_of(record: Record, row: Row, device: torch.device) -> Iterator[Evaluator]:
+def evaluator_of(record: Record, row: Row, device: torch.device) -> Iterator[Evaluator]:
     """Yield the evaluator of a Record's network. Raise a BenchmarkError where its weights or data are not at hand, or the row
     in the working directory is not the Record's.
     """
     if reason := other_row(record, row):
         raise BenchmarkError(f"{record.row}: {reason}; no images can be evaluated with it")
-    with opened(record, row, device, Findings(record.row), own=False, exact=False) as (stored, evaluator):
+    with opened(record, row, device, Verification.begin(record, "published"), exact=False) as (stored, evaluator):
         if evaluator is None:
             lacking = [name for name, there in (("weights", stored.weights), ("data", stored.images)) if not there]
             raise BenchmarkError(
@@ -63,9 +50,14 @@ def judge_of(record: Record, row: Row, device: torch.device) -> Iterator[Evaluat
         yield evaluator
 
 
-def judge_file(path: Path, evaluator: Evaluator, record: Record, images: PerImage) -> Judged:
-    """Evaluate the images of a file with the float32 model, after they are put into ball and box. Raise a BenchmarkError for
-    a file that is not such a safetensors file, or an image that is outside its ball or the box.
+def evaluate_file(path: Path, evaluator: Evaluator, record: Record, images: PerImage) -> tuple[dict[str, int], Brought]:
+    """Evaluate the images of a file with the float32 model, after they are put into ball and box.
+
+    Returns:
+        How many images are right when clean and wrong in each ball, and what of that lowers a number of the Record.
+
+    Raises:
+        BenchmarkError: a file that is not such a safetensors file, or an image that is outside its ball or the box.
     """
     with _opened(path, evaluator.images.shape) as stored:
         credit = (stored.metadata() or {}).get("credit", "").strip()
@@ -106,7 +98,7 @@ def judge_file(path: Path, evaluator: Evaluator, record: Record, images: PerImag
         raise BenchmarkError(
             f"{path}: `credit` in its metadata has to be one line of at most {LONGEST} characters"
         ) from None
-    return Judged(broken=broken, brought=brought)
+    return broken, brought
 
 
 def _opened(path: Path, shape: torch.Size) -> safe_open:

@@ -21,8 +21,9 @@ from benchmark.attacks.prediction import logits, margins, predict
 from benchmark.attacks.replaced_attention import OtherPatterns, ReplacedAttention, mean_patterns, patterns
 from benchmark.data.tensors import training_images
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
-from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, PATTERN_IMAGES, column
-from benchmark.evaluation.replay.findings import Findings, some
+from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, PATTERN_IMAGES
+from benchmark.evaluation.replay.findings import Verification, some
+from benchmark.records.evidence import column
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.certificate import CertificateSpec
 from benchmark.specs.threat import AttackSpec, ThreatModel
@@ -56,7 +57,7 @@ class Evaluator:
     labels: torch.Tensor
     batch_size: int
     exact: bool
-    findings: Findings
+    findings: Verification
     undecided: set[int] = field(default_factory=set)
 
     def of_first(self, count: int) -> Evaluator:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from pydantic import BaseModel
 
-from benchmark.records.record import TrustTier
+from benchmark.records.record import Record, TrustTier
 from benchmark.specs.base import Frozen
 
 Source = Literal["built", "published", "built and published"]
@@ -41,8 +41,8 @@ class Contradiction(Frozen):
         return f"{self.row}: {place}{self.what}{values}"
 
 
-class Verification(Frozen):
-    """The verification of a Record.
+class Verification(BaseModel):
+    """The verification of a Record, filled by the checks.
 
     Attributes:
         of: whether it is the Record in work/, the one in leaderboard/results/, or both, where they agree.
@@ -56,25 +56,25 @@ class Verification(Frozen):
     row: str
     of: Source
     trust: TrustTier
-    tier: TrustTier
-    checked: tuple[Checked, ...]
-    unchecked: tuple[str, ...]
-    contradictions: tuple[Contradiction, ...]
+    tier: TrustTier = "claimed"
+    checked: list[Checked] = []
+    unchecked: list[str] = []
+    contradictions: list[Contradiction] = []
+
+    @classmethod
+    def begin(cls, record: Record, of: Source) -> Verification:
+        """Return the verification of a Record before any check."""
+        return cls(track=record.track, row=record.row, of=of, trust=record.trust)
+
+    @property
+    def own(self) -> bool:
+        """Whether the files in work/ have to be the Record's own."""
+        return self.of != "published"
 
     @property
     def holds(self) -> bool:
         """Whether everything that could be checked is as recorded."""
         return not self.contradictions
-
-
-@dataclass
-class Findings:
-    """Collect the checks made of a row, what could not be checked, and contradictions."""
-
-    row: str
-    checked: list[Checked] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)
-    contradictions: list[Contradiction] = field(default_factory=list)
 
     def check(self, what: str, count: int) -> None:
         self.checked.append(Checked(what=what, count=count))

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from benchmark.evaluation import evidence as counting
-from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, attack_ids, column, proportion
-from benchmark.evaluation.replay.findings import Findings
+from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, proportion
+from benchmark.evaluation.replay.findings import Verification
 from benchmark.records.beside import WithoutAttention
-from benchmark.records.distances import published_distances
+from benchmark.records.evidence import attack_ids, column, is_probe, is_whole, published_distances
 from benchmark.records.per_image import PerImage, contradictions, shares
 from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
@@ -26,7 +26,7 @@ PROBED = re.compile(r"(probed|pictured) (Linf|L2) \d[\d.e+-]*")
 SAME_SHARE = 1e-9  # of an interval's ends, which other versions of scipy may round differently
 
 
-def check_itself(record: Record, images: PerImage | None, findings: Findings) -> None:
+def check_itself(record: Record, images: PerImage, findings: Verification) -> None:
     """Check a Record and its numbers by image in themselves: shares and intervals, sums, and the sandwich gate."""
     shares_by_name = numbers(record)
     for name, share in shares_by_name.items():
@@ -35,36 +35,9 @@ def check_itself(record: Record, images: PerImage | None, findings: Findings) ->
         if again is None or (counts_images and not _same(share, again)):
             findings.contradict(f"share of {name}", _words(share), _words(again))
     findings.check("shares with their intervals, worked out again", len(shares_by_name))
-    if images is None:
-        findings.unchecked.append("the sums over images: the Record's numbers by image are not here")
-        return
     for words in contradictions(record, images):
         findings.contradict(words)
-    _check_sums_sandwich(record, images, findings)
     findings.check("images' numbers: their sums, and certified <= robust <= clean", record.n)
-
-
-def _check_sums_sandwich(record: Record, images: PerImage, findings: Findings) -> None:
-    """Check certified <= robust <= clean per image, by the Record's numbers by image."""
-    counted = {"clean": record.n} | {f"robust {robust.threat.label}": robust.accuracy.n for robust in record.robust}
-    scores = {name: np.array(images.score(name) or [], dtype=int) for name in counted}
-    radii = np.array(images.radii.get("certified", (0.0,) * record.n))
-    if any(len(scores[name]) != n for name, n in counted.items()) or len(radii) != record.n:
-        return  # `contradictions` names it
-    clean = scores["clean"]
-    for image in np.flatnonzero((radii > 0) & (clean == 0)).tolist():
-        findings.contradict("certified, but wrong when clean", f"l2 {radii[image]:.6g}", "wrong when clean", image)
-    for robust in record.robust:
-        label, eps = robust.threat.label, robust.threat.eps
-        standing = scores[f"robust {label}"][: record.n]
-        n = len(standing)  # images that are attacked
-        if robust.accuracy.n > record.n:
-            findings.contradict(f"images of robust {label}", record.n, robust.accuracy.n)
-        for image in np.flatnonzero(standing > clean[:n]).tolist():
-            findings.contradict(f"robust {label}, but wrong when clean", "robust", "wrong", image)
-        reached = (radii[:n] >= eps) & (robust.threat.norm == "L2") & (eps > 0)
-        for image in np.flatnonzero(reached & (standing == 0)).tolist():
-            findings.contradict(f"certified, but broken within {label}", f"l2 {radii[image]:.6g}", "broken", image)
 
 
 def numbers(record: Record) -> dict[str, Proportion]:
@@ -86,12 +59,12 @@ def _patterns(record: Record) -> dict[str, WithoutAttention]:
     return {what: part for what, part in parts.items() if part}
 
 
-def whole(evidence: pa.Table, record: Record, findings: Findings) -> bool:
+def whole(evidence: pa.Table, record: Record, findings: Verification) -> bool:
     """Return whether the evidence has a value of the right type for every image wherever the Record needs one."""
     if evidence.num_rows != record.n:
         findings.contradict("images in the evidence", record.n, evidence.num_rows)
         return False
-    probes = [name for name in evidence.column_names if counting.is_probe(name)]
+    probes = [name for name in evidence.column_names if is_probe(name)]
     lacking = [name for name in [*_needed(record, evidence), *probes] if not _is_whole(evidence, name)]
     for name in lacking:
         findings.contradict(f"the evidence has no whole column {name!r}")
@@ -114,15 +87,15 @@ def _needed(record: Record, evidence: pa.Table) -> list[str]:
 
 
 def _is_whole(evidence: pa.Table, name: str) -> bool:
-    if evidence.column_names.count(name) != 1 or not counting.is_whole(evidence, name):
+    if evidence.column_names.count(name) != 1 or not is_whole(evidence, name):
         return False
-    dtype, probe = evidence[name].type, counting.is_probe(name)
+    dtype, probe = evidence[name].type, is_probe(name)
     if name.endswith(":success") or name.startswith("corrupted ") or probe:
         return pa.types.is_boolean(dtype) and (not probe or PROBED.fullmatch(name) is not None)
     return pa.types.is_integer(dtype) or pa.types.is_floating(dtype)
 
 
-def recount(record: Record, images: PerImage | None, evidence: pa.Table, track: Track, findings: Findings) -> None:
+def recount(record: Record, images: PerImage, evidence: pa.Table, track: Track, findings: Verification) -> None:
     """Count every number of the Record, and every image's, from the `whole` evidence; check its gates."""
     again = recounted(record, evidence, track)
     before, after = numbers(record), numbers(again)
@@ -141,16 +114,15 @@ def recount(record: Record, images: PerImage | None, evidence: pa.Table, track: 
     if rules := record.smoothed and record.smoothed.rules:
         _gate(findings, lambda: counting.check_smoothed(evidence, rules, record.row))
     findings.check("numbers counted again from the evidence, and the sandwich gate", len(after))
-    if images is not None:
-        by_image = counting.per_image(evidence, again)
-        _compare_images("of an image", images.scores, by_image.scores, findings)
-        _compare_images("radius", images.radii, by_image.radii, findings)
-        if images.broken:  # publishing adds them
-            _compare_images("distance", {"broken": images.broken}, {"broken": published_distances(evidence)}, findings)
+    counted_images = counting.by_image(evidence, again)
+    _compare_images("of an image", images.scores, counted_images.scores, findings)
+    _compare_images("radius", images.radii, counted_images.radii, findings)
+    if images.broken:  # publishing adds them
+        _compare_images("distance", {"broken": images.broken}, {"broken": published_distances(evidence)}, findings)
 
 
 def _compare_images(
-    kind: str, before: Mapping[str, Sequence[Any]], after: Mapping[str, Sequence[Any]], findings: Findings
+    kind: str, before: Mapping[str, Sequence[Any]], after: Mapping[str, Sequence[Any]], findings: Verification
 ) -> None:
     for name in {**before, **after}:
         recorded, counted = (np.array([*side.get(name, ())]) for side in (before, after))
@@ -187,7 +159,7 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
     return record.model_copy(update=changed)
 
 
-def _gate(findings: Findings, gate: Callable[[], None]) -> None:
+def _gate(findings: Verification, gate: Callable[[], None]) -> None:
     try:
         gate()
     except BenchmarkError as error:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from benchmark.data.images import SPLITS, Images, evaluation_index, load_split
-from benchmark.evaluation.replay.findings import Findings
+from benchmark.evaluation.replay.findings import Verification
 from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
@@ -38,12 +38,11 @@ class Stored:
 class Digests:
     """Compare files with the digests of a Record.
 
-    `own`: the files belong to the Record, so other bytes contradict it. Otherwise they are of another build.
+    Where the files have to be the Record's own, other bytes contradict it. Otherwise they are of another build.
     """
 
     record: Record
-    own: bool
-    findings: Findings
+    findings: Verification
     right: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
@@ -58,7 +57,7 @@ class Digests:
         recorded = recorded or self.record.sha256.get(name, "none")
         if digest == recorded:
             self.right.append(name)
-        elif self.own:
+        elif self.findings.own:
             self.findings.contradict(f"sha256 of {name}, {path}", recorded, digest)
         else:
             words = f"{path} is of another build (sha256 {digest[:12]}, recorded {recorded[:12]})"
@@ -66,13 +65,13 @@ class Digests:
         return digest == recorded
 
 
-def read(row: Row, record: Record, own: bool, findings: Findings) -> Stored:
+def read(row: Row, record: Record, findings: Verification) -> Stored:
     """Return what is at hand of a Record whose row and rules are those of the working directory.
 
     Where the Record's own bytes have another digest, `findings` gets the contradiction. Its evidence and adversarial images
     are used all the same, which shows where they differ.
     """
-    digests = Digests(record, own, findings)
+    digests = Digests(record, findings)
     weights = digests.of_file("weights", row.weights)
     if row.given and not weights:  # published beside the Record
         findings.contradict(f"sha256 of weights, {row.given}", record.sha256["weights"], files.sha256_file(row.given))
@@ -80,7 +79,7 @@ def read(row: Row, record: Record, own: bool, findings: Findings) -> Stored:
         digests.of_file("weights as given", Path(record.settings.weights.path))
     path = row.folder / "record" / "evidence.parquet"
     evidence = None
-    if digests.of_file("evidence", path) or (own and path.is_file()):
+    if digests.of_file("evidence", path) or (findings.own and path.is_file()):
         try:
             evidence = pq.read_table(path)
         except (pa.ArrowException, OSError) as error:
@@ -129,7 +128,7 @@ def _adversarial(row: Row, digests: Digests) -> dict[str, Path]:
         else:
             digests.missing.append(name)
             continue
-        if right or digests.own:
+        if right or digests.findings.own:
             paths |= dict.fromkeys(ids, path)
     return paths
 
@@ -145,7 +144,7 @@ def read_tensors(path: Path, names: list[str]) -> dict[str, torch.Tensor] | str:
         return f"{path} cannot be read ({' '.join(str(error).split())})"
 
 
-def check_kept(row: Row, record: Record, stored: Stored, findings: Findings) -> None:
+def check_kept(row: Row, record: Record, stored: Stored, findings: Verification) -> None:
     """Compare the images that are published with a Record, clean and adversarial, with their source."""
     path = row.folder / "record" / KEPT
     attacks = [attack.id for attack in record.attacks if stored.adversarial.get(attack.id, path).name == KEPT]
@@ -164,7 +163,7 @@ def check_kept(row: Row, record: Record, stored: Stored, findings: Findings) -> 
     findings.check(f"sets of images in {KEPT} compared with their source", len(content))
 
 
-def _compare(name: str, source: torch.Tensor, kept: torch.Tensor, path: Path, findings: Findings) -> None:
+def _compare(name: str, source: torch.Tensor, kept: torch.Tensor, path: Path, findings: Verification) -> None:
     if source.shape != kept.shape or source.dtype != kept.dtype:
         recorded, rebuilt = (f"{side.dtype} {tuple(side.shape)}" for side in (source, kept))
         findings.contradict(f"{name} in {path}", recorded, rebuilt)

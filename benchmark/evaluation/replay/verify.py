@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +15,12 @@ import torch
 
 from benchmark.data.tensors import tensors
 from benchmark.evaluation.division import RANDOM
-from benchmark.evaluation.evidence import attacked, column, is_probe, unbroken
+from benchmark.evaluation.evidence import unbroken
 from benchmark.evaluation.replay.evaluator import PARTS, Evaluator
-from benchmark.evaluation.replay.findings import Findings, Source, Verification
+from benchmark.evaluation.replay.findings import Source, Verification
 from benchmark.evaluation.replay.recount import check_itself, recount, whole
 from benchmark.evaluation.replay.stored import Stored, check_kept, read, read_tensors
+from benchmark.records.evidence import attacked, column, is_probe
 from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
 from benchmark.records.regression import Built, differences
@@ -33,53 +34,31 @@ BROKEN, STANDING = 2, 2  # images of an attack that are attacked again
 UNSTEADY = (RANDOM, "the model changes its own")  # reasons of the open division: another pass may answer otherwise
 
 
-@dataclass(frozen=True)
-class Target:
-    """A Record to verify; `of` says where it is kept."""
-
-    built: Built
-    of: Source
-
-    @property
-    def record(self) -> Record:
-        return self.built.record
-
-    @property
-    def own(self) -> bool:
-        """Whether the bytes in work/ have to be the Record's own."""
-        return self.of != "published"
-
-
-def verify(target: Target, row: Row | BenchmarkError, device: torch.device, sample: int, seed: int) -> Verification:
-    """Make all checks of one Record.
+def verify(
+    built: Built, of: Source, row: Row | BenchmarkError, device: torch.device, sample: int, seed: int
+) -> Verification:
+    """Make all checks of one Record; `of` says where it is kept.
 
     Args:
         row: the row in the working directory, or why there is none; then only the Record itself is checked.
         sample: certificates made again, 0 for all; `seed` draws them.
     """
-    findings, record = Findings(target.record.row), target.record
-    check_itself(record, target.built.images, findings)
+    record, findings = built.record, Verification.begin(built.record, of)
+    check_itself(record, built.images, findings)
     replayed = False
     if reason := other_row(record, row):
         findings.unchecked.append(f"weights, data, evidence and images: {reason}")
     elif isinstance(row, Row):
         try:
-            replayed = _by_bytes(target, row, device, sample, seed, findings)
+            replayed = _by_bytes(built, row, device, sample, seed, findings)
         except BenchmarkError as error:
             findings.contradict(str(error))
     findings.unchecked.append(
         "training, parameters, FLOPs, digests of code, claims: `rvb repro` and `rvb regress` do that"
     )
-    return Verification(
-        track=record.track,
-        row=record.row,
-        of=target.of,
-        trust=record.trust,
-        tier="replayed" if replayed and not findings.contradictions else "claimed",
-        checked=tuple(findings.checked),
-        unchecked=tuple(findings.unchecked),
-        contradictions=tuple(findings.contradictions),
-    )
+    if replayed and findings.holds:
+        findings.tier = "replayed"
+    return findings
 
 
 def other_row(record: Record, row: Row | BenchmarkError) -> str:
@@ -98,12 +77,12 @@ def other_row(record: Record, row: Row | BenchmarkError) -> str:
 
 @contextmanager
 def opened(
-    record: Record, row: Row, device: torch.device, findings: Findings, *, own: bool, exact: bool
+    record: Record, row: Row, device: torch.device, findings: Verification, *, exact: bool
 ) -> Iterator[tuple[Stored, Evaluator | None]]:
     """Yield the bytes at hand of a Record, and the evaluator of its network; None where weights or data are not its own."""
     # the row's process starts before labels are read, of which it would otherwise have a copy
     with evaluated_model(row, device) if row.weights.exists() else nullcontext() as sandboxed:
-        stored = read(row, record, own, findings)
+        stored = read(row, record, findings)
         if sandboxed is None or not stored.weights or stored.images is None:
             yield stored, None
             return
@@ -114,19 +93,19 @@ def opened(
         yield stored, Evaluator(sandboxed.model, images, labels, rules.batch_size, exact, findings)
 
 
-def _by_bytes(target: Target, row: Row, device: torch.device, sample: int, seed: int, findings: Findings) -> bool:
+def _by_bytes(built: Built, row: Row, device: torch.device, sample: int, seed: int, findings: Verification) -> bool:
     """Check digests, numbers and verdicts. Return whether all of it could be replayed."""
-    record, images = target.record, target.built.images
-    local = replace(target.built, record=record.model_copy(update={"environment": environment()}), machine=machine())
-    unlike = differences(target.built, local)
-    with opened(record, row, device, findings, own=target.own, exact=not unlike) as (stored, evaluator):
-        if target.own:
+    record, images = built.record, built.images
+    local = replace(built, record=record.model_copy(update={"environment": environment()}), machine=machine())
+    unlike = differences(built, local)
+    with opened(record, row, device, findings, exact=not unlike) as (stored, evaluator):
+        if findings.own:
             check_kept(row, record, stored, findings)
         if evaluator and unlike:
             findings.unchecked.append(f"last bits of margins and distances: {', '.join(unlike)}")
         if stored.evidence is None or not whole(stored.evidence, record, findings):
             findings.unchecked.append("every margin and attack: there is no evidence to compare them with")
-            if evaluator and images is not None:
+            if evaluator:
                 _replay_published(evaluator, record, images, sample, seed)
             return False
         recount(record, images, stored.evidence, row.track, findings)
@@ -138,7 +117,7 @@ def _by_bytes(target: Target, row: Row, device: torch.device, sample: int, seed:
         return _recheck(evaluator, record, stored.evidence, sample, seed) and replayed
 
 
-def _is_steady(record: Record, findings: Findings, what: str) -> bool:
+def _is_steady(record: Record, findings: Verification, what: str) -> bool:
     """Return whether another pass over the same images has to give the same; else note `what` is not compared."""
     steady = record.division == "closed" or not any(reason.startswith(UNSTEADY) for reason in record.division_reasons)
     if not steady:
@@ -212,7 +191,7 @@ def _recheck(evaluator: Evaluator, record: Record, evidence: pa.Table, sample: i
     return spec is None or evaluator.recheck(spec, column(evidence, "certified_l2"), sample, seed)
 
 
-def _note_never_stored(row: Row, record: Record, evidence: pa.Table, findings: Findings) -> None:
+def _note_never_stored(row: Row, record: Record, evidence: pa.Table, findings: Verification) -> None:
     """Note what is in no file and so cannot be replayed."""
     probes = [name for name in evidence.column_names if is_probe(name)]
     if probes:

@@ -64,7 +64,7 @@ def test_apgd_visits_the_points_that_the_authors_file_visits(norm, loss, monkeyp
 def test_only_runs_that_nearly_broke_an_image_start_again(monkeypatch) -> None:
     """Nearness counted anew from the points that the model was asked about; starts are drawn from streams of their own."""
     model, eps, begun = Watched(), RADII["Linf"], []
-    images, labels = labelled(model)
+    images, labels = labelled(model, n=5)
     rivals = (labels[:, None] + torch.arange(1, 4)) % 6
     draw = apgd._noise
 

@@ -194,7 +194,7 @@ def test_more_attacked_images_than_there_are() -> None:
     change_json(BY_IMAGE, lambda images: images["scores"].update({name: digits + "1111"}))
     change_json(RECORD, lambda record: record["robust"][0]["accuracy"].update(n=24))
     assert json.loads(RECORD.read_text())["robust"][0]["threat"] == {"norm": "Linf", "eps": 0.05}
-    assert starts(f"images of {name}: 20 -> 24", found()["lines"])
+    assert starts(f"{name} counts 24 images of 20", found()["lines"])
 
 
 def test_evidence_images_and_data_that_lack_a_part() -> None:

@@ -36,7 +36,7 @@ from tiny_verified import (
 from benchmark.commands import verify
 from benchmark.evaluation.division import RANDOM
 from benchmark.evaluation.replay.evaluator import Evaluator
-from benchmark.evaluation.replay.findings import Findings
+from benchmark.evaluation.replay.findings import Verification
 from benchmark.runtime.errors import BenchmarkError
 
 pytestmark = pytest.mark.usefixtures("verified_row")
@@ -92,7 +92,7 @@ def test_a_published_record_alone_is_checked_in_itself() -> None:
     assert "1 rows hold: 0 replayed, 1 as far as they could be checked" in result.output
     broken = json.loads(BY_IMAGE.read_text())["scores"]["robust L2 0.5"].index("0")
     change_json(BY_IMAGE, lambda images: images["radii"]["certified"].__setitem__(broken, 0.6))
-    assert any(line.startswith(f"image {broken}: certified, but ") for line in found()["lines"])
+    assert any(line.startswith(f"image {broken}: certified at l2 0.6, but ") for line in found()["lines"])
 
 
 def test_in_a_fresh_clone_the_published_weights_are_replayed() -> None:
@@ -179,7 +179,7 @@ def test_a_verdict_on_which_rounding_decides_is_left_open_elsewhere(exact, named
     4 is off by a hundredth.
     """
     rows = [[1.00001, 1.0, 0.0], [0.0, 1.00001, 1.0], [2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [1.01, 1.0, 0.0]]
-    findings = Findings("row")
+    findings = Verification(track="tiny", row="row", of="built", trust="rebuilt")
     fixed = Through(torch.nn.Identity(), after=lambda z, x: torch.tensor(rows).repeat(len(x) // 5, 1))
     evaluator = Evaluator(fixed, torch.zeros(5, 1, 2, 2), torch.zeros(5, dtype=torch.long), 5, exact, findings)
     seen = evaluator.verdicts(evaluator.images)
@@ -209,16 +209,16 @@ def test_of_a_random_model_predictions_are_not_compared(reasons) -> None:
         assert any(line.startswith(f"image 4: {FGSM} ball: ") for line in found()["lines"])
 
 
-def _of(target: SimpleNamespace, number: int) -> tuple[int, int]:
+def _of(built: SimpleNamespace, number: int) -> tuple[int, int]:
     if number < 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return number, os.getpid()
 
 
 def test_each_record_is_verified_in_a_process_of_its_own_in_order() -> None:
-    target = SimpleNamespace(record=SimpleNamespace(row="Tiny2026Linear-small"))
-    made = list(verify._in_forks(_of, [(target, number) for number in range(5)], 2))
+    built = SimpleNamespace(record=SimpleNamespace(row="Tiny2026Linear-small"))
+    made = list(verify._in_forks(_of, [(built, number) for number in range(5)], 2))
     assert [number for number, _ in made] == [0, 1, 2, 3, 4]
     assert len({os.getpid(), *(process for _, process in made)}) == 6
     with pytest.raises(BenchmarkError, match=r"^Tiny2026Linear-small: the process that verifies it was killed"):
-        list(verify._in_forks(_of, [(target, 0), (target, -1)], 2))
+        list(verify._in_forks(_of, [(built, 0), (built, -1)], 2))

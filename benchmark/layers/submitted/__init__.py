@@ -1,1 +1,0 @@
-"""The blocks and attention layers that a submission reports of its own model."""

@@ -1,1 +1,0 @@
-"""Preparations, one a file, each with `prepare`; benchmark/training/preparation.py describes the interface."""

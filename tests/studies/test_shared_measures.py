@@ -1,0 +1,140 @@
+"""Measures that any study may ask for by name, and those that take a model's attention: from the file to the table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tiny_study
+from stages import failed_study, run_stage, run_study, study_entries
+
+from benchmark.records.study_table import table
+from benchmark.runtime import code
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.components import ATTENTION
+from benchmark.studies import grids
+from benchmark.studies.published import collect_study
+
+METHOD = """\
+from torch import nn
+
+from benchmark.layers.attention import SelfAttention
+from benchmark.layers.residual import Residual
+from benchmark.layers.tokens import MeanPool, Patchify
+
+
+def build(data, *, depth=1):
+    mixers = [Residual(SelfAttention(16, 2)) for _ in range(depth)]
+    return nn.Sequential(Patchify(4), *mixers, MeanPool(), nn.Linear(16, 10))
+"""
+MEASURES = """\
+import torch
+
+
+def per_layer(model, images, labels, *, seed, attention):
+    norms = {layer.name: float(layer.query.norm()) for layer in attention}
+    return norms | {f"{name} of": torch.full((len(images),), norm) for name, norm in norms.items()}
+"""
+STUDY = """\
+title: Attention
+source: Figure 3
+track: tiny
+variant: small
+seeds: [0, 1]
+axes: {model.depth: [1, 2]}
+measures:
+  - {measure: clean}
+  - {measure: attention_norms}
+  - {measure: per_layer, images: 4}
+images: 10
+"""
+LABEL = "per_layer (first 4 images)"
+NORMS = Path("benchmark/studies/measures/attention_norms.py")
+
+
+@pytest.fixture
+def project(studied):
+    """A project with a small mixer whose study asks for norms of its attention, as working directory."""
+    folder = studied.root / "submissions/Tiny2026Linear"
+    (folder / "method.py").write_text(METHOD)
+    (folder / "measures.py").write_text(MEASURES)
+    (folder / "studies/grid.yaml").write_text(STUDY)
+    return studied
+
+
+def loaded() -> grids.Grid:
+    return grids.load("Tiny2026Linear", "grid")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("project", "walled")
+def test_a_study_of_networks_of_other_depths_holds_their_layers_and_each_image() -> None:
+    run_stage("data", "tiny")
+    run_study(*tiny_study.NAMES)
+    published = collect_study(loaded())
+    shallow, deep = (run.values for run in published.result.runs[::2])
+    assert "attention_norms: mean" in shallow
+    assert published.result.x["attention_norms: query"] == (1.0, 2.0), "one layer has no curve"
+    assert f"{LABEL}: attention 2" in deep
+    assert f"{LABEL}: attention 2" not in shallow
+
+    evidence = pq.read_table(tiny_study.RESULT / "verdicts.parquet").to_pandas()
+    deepest = evidence[(evidence.cell == "depth 2") & (evidence.seed == 0)]
+    values = deepest[f"{LABEL}: attention 2 of"].to_numpy()
+    assert np.isnan(values).tolist() == [False] * 4 + [True] * 6
+    assert values[0] == pytest.approx(deep[f"{LABEL}: attention 2"])
+    assert evidence[evidence.cell == "depth 1"][f"{LABEL}: attention 2 of"].isna().all()
+
+    page, label = table(published), "attention_norms: query"
+    ((place, column),) = ((i, c) for i, c in enumerate(page.columns) if (c.label, c.x) == (label, 2.0))
+    first, second = (line.entries[place] for line in page.lines)
+    assert (column.text(first.mean), first.difference, second.difference, len(second.values)) == ("–", None, None, 2)
+    assert f"{label} at 1: one setting, nothing to compare." in page.words
+
+
+def test_only_a_study_that_asks_depends_on_the_measure_and_on_what_finds_attention(project) -> None:
+    assert {NORMS, ATTENTION} <= {*code.closure(*study_entries(loaded()))}
+    tiny_study.add(project)
+    assert not {NORMS, ATTENTION} & {*code.closure(*study_entries(loaded()))}
+    measures = project.root / "submissions/Tiny2026Linear/measures.py"
+    measures.write_text(tiny_study.MEASURES.replace("seed, shrink", "seed, attention, shrink"))
+    assert {ATTENTION} == {NORMS, ATTENTION} & {*code.closure(*study_entries(loaded()))}
+
+
+def test_the_submission_s_own_measure_of_the_name_goes_first(project) -> None:
+    measures = project.root / "submissions/Tiny2026Linear/measures.py"
+    text = "def attention_norms(model, images, labels, *, seed):\n    return {'mine': float(len(images))}\n"
+    measures.write_text(MEASURES + "\n\n" + text)
+    assert NORMS not in study_entries(loaded())
+    run_stage("data", "tiny")
+    run_study(*tiny_study.NAMES)
+    assert collect_study(loaded()).result.runs[0].values["attention_norms"] == 10
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("studies/grid.yaml", "attention_norms", "attention_norm", "no measure of that name; .*'attention_norms'"),
+        ("studies/grid.yaml", "images: 4", "parameters: {attention: 1}", "unknown parameter 'attention'"),
+        (
+            "method.py",
+            "SelfAttention(16, 2)",
+            "nn.Linear(16, 16)",
+            "cell 'depth 1': .*: Sequential has no attention layer",
+        ),
+    ],
+)
+def test_what_does_not_fit_stops_before_anything_is_trained(project, capfd, file, old, new, message) -> None:
+    path = project.root / "submissions/Tiny2026Linear" / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    if "no measure" in message:  # the study does not load
+        with pytest.raises(BenchmarkError, match=message):
+            run_study(*tiny_study.NAMES)
+    else:
+        run_stage("data", "tiny")
+        assert re.search(message, failed_study(capfd, *tiny_study.NAMES))
