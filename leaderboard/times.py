@@ -49,7 +49,8 @@ def times(
             parts["training"] = [measured["train"]]
         seconds[row.record.row] = {part: round(sum(map(device_cost, of)), 1) for part, of in parts.items()}
         seconds[row.record.row]["devices"] = {part: _by_device(of) for part, of in parts.items()}
-        seconds[row.record.row]["budgets"] = budgets(measured["train"]) if row.record.training else []
+        if row.record.training:
+            seconds[row.record.row]["budgets"] = budgets(measured["train"])
     return seconds
 
 

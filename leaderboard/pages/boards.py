@@ -16,6 +16,7 @@ from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, ball, headline_columns, ranking_name
 from leaderboard.site import Site
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie
+from leaderboard.times import BUDGETS
 
 NAMED, MANY, FEWER = 6, 100, 3  # tied rows that a board names; of more, the nearest; of a board of MANY rows, FEWER
 KINDS = ("robust", "certified", "smoothed")  # numbers that have a radius
@@ -58,7 +59,7 @@ def write_pages(site: Site, board: Board) -> None:
         kinds=kinds_over_radii(board), lead=shown[0].names if shown else headline_columns(board.track),
         ties={row.record.row: tied(row, ranking_name(board.track), places) for row in board.rows},
         norms=norms(board), pairs=pairs, error=ERROR / max(1, pairs), ranking=ranking_name(board.track),
-        traits=known_traits(board),
+        traits=known_traits(board), budgets=[name for name, _, _ in BUDGETS],
     )  # fmt: skip
     site.write("index.html", text)
 

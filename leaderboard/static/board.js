@@ -50,8 +50,9 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const [rank, tip] = [row.cells[0].firstElementChild, row.querySelector("[role=tooltip]")];
     const ranked = [rank.textContent, tip?.textContent]; // by the number that ranks
     const traits = { paper: submission, architecture, trained, certificate, trust: tier };
-    const costs = { parameters, flops, budget: seconds.training };
-    return { row, id, place, text, norms, traits, costs, keys, rank, tip, ranked };
+    const costs = { parameters, flops };
+    const budgets = seconds.budgets || [];
+    return { row, id, place, text, norms, traits, costs, budgets, keys, rank, tip, ranked };
   });
   const worded = (k) => k === 1 || k === trust;
   const first = (k) => k >= 2 && k < trust; // the highest first: shares of images
@@ -216,10 +217,11 @@ addEventListener("DOMContentLoaded", () => { // after times.js
 
   function choose() {
     const asked = find.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const fits = ({ text, norms, traits, costs }) => asked.every((word) => text.includes(word)) && CHOICES.every((name) => {
+    const fits = ({ text, norms, traits, costs, budgets }) => asked.every((word) => text.includes(word)) && CHOICES.every((name) => {
       const value = boxes[name].value.trim();
       if (!value) return true;
       if (name === "norm") return norms.has(value);
+      if (name === "budget") return budgets.includes(value);
       return name in traits ? traits[name] === value : costs[name] <= amount(value);
     });
     const stay = sorted.filter(fits);
@@ -232,6 +234,42 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     more.hidden = seen.length === stay.length;
     more.textContent = `Show all ${stay.length}`;
     document.getElementById("count").textContent = stay.length ? `${stay.length} of ${facts.length} models` : `None of ${facts.length} models matches. Reset shows all`;
+  }
+
+  // Names the leader of each budget by the number that sorts each tab, and the rows whose order against it is not settled.
+  function leaders() {
+    const box = document.getElementById("budgets");
+    const table = box.querySelector("table");
+    const of = numbers.views.flatMap((view) => view.filter((name) => name.startsWith(view[1].split(" ")[0]) || name.startsWith("certified")).slice(0, 2));
+    const shown = [...new Set(of)].map((name) => names.indexOf(name)).sort((a, b) => a - b);
+    table.tHead.rows[0].append(...shown.map((k) => Object.assign(document.createElement("th"), { scope: "col", textContent: words(k + 2) })));
+    const range = ({ place }, k) => String(numbers.ranks[place][k]).split("-").map(Number);
+    const link = ({ row }) => {
+      const copy = row.cells[1].querySelector("a").cloneNode(true);
+      copy.textContent = row.dataset.row;
+      return copy;
+    };
+    for (const line of [...table.tBodies[0].rows]) {
+      const budget = line.cells[0].textContent;
+      const members = facts.filter(({ budgets }) => budgets.includes(budget));
+      if (!members.length) line.remove();
+      for (const k of shown) {
+        const cell = line.insertCell();
+        const ranked = members.filter(({ keys }) => keys[k + 2] !== null).sort((a, b) => b.keys[k + 2] - a.keys[k + 2]);
+        if (!ranked.length) {
+          cell.textContent = "–";
+          continue;
+        }
+        const [best, ...others] = ranked;
+        const worst = range(best, k).at(-1);
+        const open = others.filter((other) => range(other, k)[0] <= worst).length;
+        const note = Object.assign(document.createElement("small"), {
+          textContent: !others.length ? "the only one" : open ? `not settled against ${open} of ${others.length}` : `ahead of ${others.length}`,
+        });
+        cell.append(`${best.row.cells[k + 2].querySelector("b").textContent}% `, link(best), note);
+      }
+    }
+    box.hidden = !table.tBodies[0].rows.length;
   }
 
   function remember() {
@@ -313,6 +351,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     sort.append(new Option(title, String(k)));
   });
   heads[0].append(document.createElement("small"));
+  leaders();
   for (const { row, id } of facts) {
     const label = document.createElement("label");
     label.className = "pick";

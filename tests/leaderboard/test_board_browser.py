@@ -39,8 +39,13 @@ def records() -> list[Record]:
 RANKS = "return [...document.querySelectorAll('.board td.rank')].map(cell => cell.firstElementChild.textContent)"
 GPU, CPU = "NVIDIA H100 80GB HBM3", "AMD EPYC (family 25, model 17)"
 TIMES = {
-    "Weak-v": {"training": 3, "evaluation": 8},
-    "Certain-v": {"training": 4, "evaluation": 9, "devices": {"training": {GPU: 4}, "evaluation": {CPU: 2, GPU: 7}}},
+    "Weak-v": {"training": 3, "evaluation": 8, "budgets": ["1 GPU-hour"]},
+    "Certain-v": {
+        "training": 4,
+        "evaluation": 9,
+        "devices": {"training": {GPU: 4}, "evaluation": {CPU: 2, GPU: 7}},
+        "budgets": ["10 GPU-minutes", "1 GPU-hour"],
+    },
 }
 
 
@@ -157,7 +162,8 @@ def test_rows_are_chosen_by_text_traits_and_costs_and_none_is_said(board) -> Non
     board.find_element("css selector", ".filters summary").click()
     for box, words, left in (
         ("norm", "certified in L2", ["Certain", "Weak"]), ("norm", "any", ["Best", "Certain", "Given", "Weak"]),
-        ("certificate", "none", ["Best", "Certain", "Given", "Weak"]), ("tier", "re-evaluated", ["Given"]), ("paper", "Weak", []),
+        ("certificate", "none", ["Best", "Certain", "Given", "Weak"]), ("tier", "re-evaluated", ["Given"]),
+        ("tier", "any", ["Best", "Certain", "Given", "Weak"]), ("budget", "1 GPU-hour", ["Certain", "Weak"]), ("paper", "Best", []),
     ):  # fmt: skip
         choose(board, box, words)
         assert shown(board) == left, (box, words)
@@ -167,11 +173,18 @@ def test_rows_are_chosen_by_text_traits_and_costs_and_none_is_said(board) -> Non
         ("parameters", "1.2k", 0),
         ("parameters", "1,234", 4),
         ("flops", "0.1M", 4),
-        ("budget", "3", 1),
     ):
         board.find_element("id", box).send_keys(most)
         assert len(shown(board)) == left, (box, most)
         board.find_element("id", "reset").click()
+
+
+def test_each_budget_names_its_leaders_and_what_is_not_settled(board) -> None:
+    board.find_element("css selector", "#budgets summary").click()
+    lines = [line.text.split() for line in board.find_elements("css selector", "#budgets tbody tr")]
+    assert [" ".join(line[:2]) for line in lines] == ["10 GPU-minutes", "1 GPU-hour"]  # nobody is in the third
+    assert " ".join(lines[0]).count("Certain-v the only one") == 4
+    assert "68.0% Certain-v ahead of 1" in " ".join(lines[1])
 
 
 def test_what_is_chosen_stands_in_the_address_and_comes_back(board) -> None:

@@ -27,7 +27,7 @@ from leaderboard.pages import row_files
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import rank
 from leaderboard.site import Site
-from leaderboard.times import times
+from leaderboard.times import budgets, times
 
 DIGITS, PHOTOGRAPHS = tracks.load("digits"), tracks.load("cifar10_jpeg")
 
@@ -328,7 +328,24 @@ def test_seconds_are_summed_in_all_and_by_device(tmp_path, stages, training, eva
     for stage, part in stages.items():
         files.write_json(tmp_path / "Mine-v" / "times" / f"{stage}.json", part)
     result = times(tmp_path, [SimpleNamespace(record=record("Mine", 1, 2))])
+    assert result["Mine-v"].pop("budgets") in ([], ["3 core-hours"])  # an unknown GPU has none
     assert result == {"Mine-v": {"training": training, "evaluation": evaluation, "devices": devices}}
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds", "held"),
+    [
+        ("NVIDIA H100 80GB HBM3", {"device_seconds": 600.0, "core_seconds": 9000.0}, ["10 GPU-minutes", "1 GPU-hour"]),
+        ("NVIDIA H200", {"device_seconds": 600.1}, ["1 GPU-hour"]),
+        ("NVIDIA B200", {"device_seconds": 60.0}, []),  # faster
+        ("NVIDIA H200", {"device_seconds": 3600.1}, []),
+        ("AMD EPYC", {"core_seconds": 10800.0}, ["3 core-hours"]),
+        ("AMD EPYC", {"core_seconds": 10800.1}, []),
+    ],
+)
+def test_a_budget_follows_from_what_training_was_measured_to_cost(device, seconds, held) -> None:
+    cost = seconds.get("device_seconds", seconds.get("core_seconds"))
+    assert budgets({"device": device, "wall_seconds": 1.0, "cost_seconds": cost, **seconds}) == held
 
 
 def test_stages_that_named_no_device_count_in_all_alone_and_taken_weights_as_no_training(tmp_path) -> None:
