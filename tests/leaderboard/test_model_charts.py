@@ -114,9 +114,7 @@ def test_a_row_without_certificate_has_the_attacked_curve_alone() -> None:
     assert [line[0] for line in chart.lines] == [0.0, 0.1, 0.2, 0.3]
     fields = [layer["encoding"]["y"]["field"] for layer in chart.spec["layer"] if "y" in layer["encoding"]]
     assert fields == ["attacked", "attacked"], "a line, and dots on it"
-    assert chart.spec["layer"][0]["encoding"]["color"]["legend"]["values"] == [
-        "robust: not broken by any attack"
-    ]
+    assert chart.spec["layer"][0]["encoding"]["color"]["legend"]["values"] == ["robust: not broken by any attack"]
     assert per_image(row_radii) is None
 
 
