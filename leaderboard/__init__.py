@@ -1,1 +1,1 @@
-"""The static leaderboard: Records in, HTML out. Of the benchmark it reads Records and specs, and runs nothing."""
+"""The static leaderboard: Records in, HTML out. It reads Records and specs, and runs nothing of the benchmark."""

@@ -56,22 +56,22 @@ def build(name: str, *options: str) -> None:
 
 
 def metrics(rows: list[Row]) -> dict[str, dict[str, float]]:
-    """Headline numbers by row, for `dvc metrics`."""
+    """Return the headline numbers by row, for `dvc metrics`."""
     return {row.record.row: {name: p.value for name, p in headline(row.record).items()} for row in rows}
 
 
 def table(rows: list[Row], track: Track) -> str:
-    """The board as CSV, for `dvc plots`: a line a row; numbers that a model lacks are empty."""
+    """Return the board as CSV, for `dvc plots`: a line a row; numbers that a model lacks are empty."""
     lines = [[row.record.row, *("" if cell is None else cell.value for cell in row.cells)] for row in rows]
     return vega.csv_text([["row", *columns(track)], *lines])
 
 
 def render(folder: Path, board: Board) -> Site:
-    """Every page of the site, in `folder`: what has not changed stays, what belongs to no page any more goes."""
+    """Write every page of the site in `folder`. Unchanged files stay untouched; files that belong to no page are removed."""
     site = Site(folder)
     for path in sorted(STATIC.iterdir()):
         site.copy(f"static/{path.name}", path)
-    site.write(vega.SCRIPT, vega.script())
+    site.write(vega.SCRIPT, vega.script(folder / vega.SCRIPT))
     for pages in PAGES:
         pages.write_pages(site, board)
     site.close()

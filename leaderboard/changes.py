@@ -1,4 +1,4 @@
-"""What was published when, from git's history of the Records: a feed, and before, after and reason of each row."""
+"""Changes of published rows, from git's history of the Records: a feed, and before, after and reason of each row."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 MOST = 50  # entries of a feed
 ATOM = "http://www.w3.org/2005/Atom"
+FORMAT = "%x01%H%x02%cI%x02%s%x02%N%x02"  # of a commit in git's log: name, time, subject, note; its files follow
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class RowChange:
 
     Attributes:
         before, after: its headline numbers, as shares; None where it was not there.
-        reason: what the Record says of the change; "" where it says nothing.
+        reason: the Record's own, else git's note of the commit, else the commit's subject.
     """
 
     track: str
@@ -31,7 +32,7 @@ class RowChange:
 
     @property
     def moved(self) -> list[tuple[str, float | None, float | None]]:
-        """The numbers that differ, by name, before and after."""
+        """Return the numbers that differ: name, before, after."""
         before, after = self.before or {}, self.after or {}
         names = dict.fromkeys([*before, *after])
         return [(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
@@ -48,7 +49,7 @@ class Change:
 
     @property
     def unmoved(self) -> dict[str, list[RowChange]]:
-        """By track the rows published anew whose headline numbers are as before."""
+        """Return, by track, the rows that were published again with the same headline numbers."""
         unmoved: dict[str, list[RowChange]] = {}
         for row in self.rows:
             if row.before is not None and row.after is not None and not row.moved:
@@ -67,25 +68,28 @@ class Change:
 
 def changes(published: Path) -> list[Change]:
     """Return the last commits that touched Records in `published`, newest first; none where git does not know the folder."""
-    commits: list[tuple[str, str, str, list[Path]]] = []
-    told = _log(published, f"-{MOST}", "--format=%x01%H %cI %s", "--name-only", "--relative", "--", "*/*-*.json")
-    for part in told.split("\x01")[1:]:
-        head, *names = part.split("\n")
-        paths = [Path(name) for name in names if name]
+    commits: list[tuple[str, str, str, str, list[Path]]] = []
+    log = _log(published, f"-{MOST}", f"--format={FORMAT}", "--name-only", "--relative", "--", "*/*-*.json")
+    for part in log.split("\x01")[1:]:
+        commit, time, subject, note, names = part.split("\x02")
+        paths = [Path(name) for name in names.split("\n") if name]
         if records := [path for path in paths if len(path.parts) == 2]:
-            commit, time, subject = head.split(" ", 2)
-            commits.append((commit, time, subject, records))
+            commits.append((commit, time, subject, " ".join(note.split()), records))
     objects = [f"{commit}{side}:./{path}" for commit, *_, paths in commits for path in paths for side in ("^", "")]
     contents = iter(_records(published, objects))
-    found = []
-    for commit, time, subject, paths in commits:
-        rows = tuple(_row_change(path, next(contents), next(contents)) for path in paths)
-        found.append(Change(commit, time, subject, rows))
-    return found
+    return [
+        Change(
+            commit,
+            time,
+            subject,
+            tuple(_row_change(path, next(contents), next(contents), note or subject) for path in paths),
+        )
+        for commit, time, subject, note, paths in commits
+    ]
 
 
-def _row_change(path: Path, before: dict[str, Any] | None, after: dict[str, Any] | None) -> RowChange:
-    reason = str(after.get("reason", "")) if after else ""
+def _row_change(path: Path, before: dict[str, Any] | None, after: dict[str, Any] | None, otherwise: str) -> RowChange:
+    reason = str((after or {}).get("reason") or otherwise)
     return RowChange(path.parts[0], path.stem, before and _numbers(before), after and _numbers(after), reason)
 
 
@@ -140,12 +144,12 @@ def _log(folder: Path, *arguments: str) -> str:
         return ""
 
 
-def last_change(found: Sequence[Change], track: str) -> str:
+def last_change(history: Sequence[Change], track: str) -> str:
     """Return the day on which a row of `track` was last published; "" where none is known."""
-    return next((change.time[:10] for change in found if any(row.track == track for row in change.rows)), "")
+    return next((change.time[:10] for change in history if any(row.track == track for row in change.rows)), "")
 
 
-def feed(found: Sequence[Change], address: str) -> str:
+def feed(history: Sequence[Change], address: str) -> str:
     """Return the changes as an Atom feed (RFC 4287).
 
     Args:
@@ -161,11 +165,11 @@ def feed(found: Sequence[Change], address: str) -> str:
 
     add(root, "title", "robust-vit-bench: published rows")
     add(root, "id", address or "tag:robust-vit-bench,2026:feed")
-    add(root, "updated", found[0].time if found else "1970-01-01T00:00:00Z")
+    add(root, "updated", history[0].time if history else "1970-01-01T00:00:00Z")
     add(root, "link", rel="self", href=f"{address}feed.xml")
     author = add(root, "author")
     add(author, "name", "robust-vit-bench")
-    for change in found:
+    for change in history:
         entry = add(root, "entry")
         add(entry, "title", change.title)
         add(entry, "id", f"tag:robust-vit-bench,2026:{change.commit}")

@@ -1,4 +1,4 @@
-"""How to cite a row's paper, the benchmark and a row of it: BibTeX, whatever a title holds. Pure."""
+"""BibTeX of a row's paper, of the benchmark and of a row, valid whatever a title contains. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OURS = "{The robust-vit-bench authors}"
 
 
 def bibtex(key: str, paper: Paper) -> str:
-    """An entry of a kind that every style knows; the title keeps its capitals."""
+    """Return an entry of the paper, of a kind that every style has; the title keeps its capitals."""
     url = quote(paper.url, safe=SAFE, errors="replace") if is_web_address(paper.url) else ""
     return _entry(key, paper.title, _authors(paper.authors), str(paper.year), url=url)
 
 
 def bibtex_of_row(record: Record) -> str:
-    """The row, as numbers of this version of its track; the weights' digest says of which network."""
+    """Return an entry of the row: its numbers on this version of the track, and the weights' digest."""
     title = f"robust-vit-bench: {record.row} on {record.track}, track version {record.track_version}"
     note = f"weights sha256 {record.sha256['weights']}" if "weights" in record.sha256 else ""
     return _entry(f"rvb_{record.row}_{record.track}", title, OURS, "2026", note=note)
@@ -45,7 +45,7 @@ def _entry(key: str, title: str, author: str, year: str, **more: str) -> str:
 
 
 def _text(words: str) -> str:
-    """One line, without control and direction characters, LaTeX's own escaped, and without braces that do not pair."""
+    """Return one line without control or direction characters, escaped for LaTeX, and without unpaired braces."""
     kept = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in words)
     if not _paired(kept):
         kept = kept.replace("{", "").replace("}", "")
@@ -62,7 +62,7 @@ def _paired(words: str) -> bool:
 
 
 def _authors(names: str) -> str:
-    """Records list names with commas and "and"; BibTeX wants "and" between all, and "others" for the rest."""
+    """Return names joined by "and", with "others" for the rest; Records list them with commas and "and"."""
     rest = re.sub(r"\bet al\.?\s*$", ", others", names.strip())
     listed = [part.strip() for part in re.split(r",|\band\b", rest) if part.strip()]
     return " and ".join("others" if name == "others" else _text(name) for name in listed) or "unknown"

@@ -22,7 +22,7 @@ SCHEMA = "leaderboard.schema.json"
 
 
 class SpreadOverSeeds(Frozen):
-    """A number over trainings that differ in their seed alone, shares of images."""
+    """A number over trainings that differ in their seed alone; shares of images."""
 
     mean: float
     low: float
@@ -53,7 +53,7 @@ class BoardRow(Frozen):
 
 
 class MachineBoard(Frozen):
-    """A track's board. Accuracies are shares of the `n` images, radii in their names pixels of [0, 1]."""
+    """A track's board. Accuracies are shares of the `n` images; radii are in pixels of [0, 1]."""
 
     schema_version: Literal[1] = 1
     track: str
@@ -69,20 +69,20 @@ def write_pages(site: Site, board: Board) -> None:
     site.write(SCHEMA, json.dumps(MachineBoard.model_json_schema(), indent=1, sort_keys=True) + "\n")
     site.write("leaderboard.csv", as_csv(made))
     for row in board.rows:
-        for place, found in robustbench(row.record, board.track).items():
-            site.write(place, json.dumps(found, indent=2) + "\n")
+        for place, content in robustbench(row.record, board.track).items():
+            site.write(place, json.dumps(content, indent=2) + "\n")
 
 
 def robustbench(record: Record, track: Track) -> dict[str, dict[str, Any]]:
-    """The row as RobustBench writes it, by place on the site: one of each threat model under which AutoAttack judged it."""
-    found = {}
+    """Return the row in RobustBench's format, by place on the site: one file for each threat model with AutoAttack."""
+    rows = {}
     for threat in track.threats:
         try:
             row = exported(record, track, threat)
         except BenchmarkError:  # not judged by AutoAttack there, which such a row is about
             continue
-        found[f"robustbench/{threat.label.replace(' ', '-')}/{record.row}.json"] = row
-    return found
+        rows[f"robustbench/{threat.label.replace(' ', '-')}/{record.row}.json"] = row
+    return rows
 
 
 def machine_board(board: Board) -> MachineBoard:
@@ -96,7 +96,7 @@ def machine_board(board: Board) -> MachineBoard:
 
 
 def _row(row: Row, columns: list[str]) -> BoardRow:
-    record, found = row.record, row.record.reliability
+    record, checks = row.record, row.record.reliability
     spreads = {name: spread for name, spread in zip(columns, row.spreads, strict=True) if spread is not None}
     return BoardRow(
         row=record.row,
@@ -106,10 +106,10 @@ def _row(row: Row, columns: list[str]) -> BoardRow:
         paper=record.paper.title,
         year=record.paper.year,
         rank=(row.best, row.worst),
-        ranks={name: (one.best, one.worst) for name, one in row.standings.items()},
+        ranks={name: (standing.best, standing.worst) for name, standing in row.standings.items()},
         trust=record.trust,
         division=record.division,
-        doubts=tuple(signal.name for signal in found.failing) if found else None,
+        doubts=tuple(signal.name for signal in checks.failing) if checks else None,
         numbers=headline(record),
         seeds={name: SpreadOverSeeds(mean=s.mean, low=s.low, high=s.high) for name, s in spreads.items()},
         parameters=record.parameters,
@@ -119,7 +119,7 @@ def _row(row: Row, columns: list[str]) -> BoardRow:
 
 
 def as_csv(board: MachineBoard) -> str:
-    """A line a row; of each number its share and the ends of its interval, empty where the model has no such number."""
+    """Return a line a row: each number and the ends of its interval, empty if the model has no such number."""
     numbers = [f"{name}{part}" for name in board.columns for part in ("", " low", " high")]
     lines: list[list[object]] = [["rank", "row", "title", "trust", "division", *numbers, "parameters", "flops"]]
     for row in board.rows:

@@ -57,18 +57,20 @@ class Card:
         return bool(self.rows or self.studies)
 
     @property
-    def robust(self) -> tuple[str, list[tuple[Row, Proportion]]]:
-        """Return the number that ranks, and the best rows by it."""
-        return self._best(ranking_name(self.track))
+    def bests(self) -> list[tuple[str, list[tuple[Row, Proportion]]]]:
+        """Return the number that ranks and the first certified number of the board, each with the best rows by it."""
+        names = [ranking_name(self.track), *(n for n in headline_columns(self.track) if n.startswith("certified"))]
+        bests = []
+        for name in names:
+            numbers = [(row, headline(row.record)[name]) for row in self.rows if name in headline(row.record)]
+            best = sorted(numbers, key=lambda pair: (-pair[1].value, pair[0].record.row))[:BEST]
+            bests += [(name, best)] * bool(best)
+        return bests
 
-    @property
-    def certified(self) -> tuple[str, list[tuple[Row, Proportion]]]:
-        """Return the same of the certified number that boards show first; "" where the track has none."""
-        return self._best(next((name for name in headline_columns(self.track) if name.startswith("certified")), ""))
-
-    def _best(self, name: str) -> tuple[str, list[tuple[Row, Proportion]]]:
-        known = [(row, headline(row.record)[name]) for row in self.rows if name in headline(row.record)]
-        return name, sorted(known, key=lambda pair: (-pair[1].value, pair[0].record.row))[:BEST]
+    def tied(self, row: Row, name: str) -> list[str]:
+        """Return the titles of the rows that the tests do not tell from `row` by the number `name`."""
+        tied = {other for tie in row.standings[name].ties for other in tie.rows}
+        return [other.record.title for other in self.rows if other.record.row in tied]
 
 
 def render(folder: Path, address: str, repository: str = "") -> int:
@@ -131,18 +133,18 @@ def render(folder: Path, address: str, repository: str = "") -> int:
 
 
 def _real(tracks: Sequence[Track]) -> dict[str, list[tuple[str, str]]]:
-    """By submission the tracks of papers' data on which something of it is published."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    """Return by submission the tracks of papers' data on which it has a published row or study."""
+    tracks_of: dict[str, list[tuple[str, str]]] = {}
     for track in (track for track in tracks if not of_no_paper(track)):
         kept = build.PUBLISHED / track.name
         published = [*kept.glob("*-*.json"), *kept.glob("studies/*-*.json")]
         for submission in sorted({path.stem.partition("-")[0] for path in published}):
-            found.setdefault(submission, []).append((track.name, track.title))
-    return found
+            tracks_of.setdefault(submission, []).append((track.name, track.title))
+    return tracks_of
 
 
 def _board(track: Track, about: About) -> Board:
-    """The board of the rows that are built or published."""
+    """Return the board of the rows that are built or published."""
     work, kept = build.WORK / track.name, build.PUBLISHED / track.name
     names = Path("pipelines") / track.name / "_all" / "rows.json"
     names = names if names.exists() else names.parents[1] / "rows.json"
@@ -152,8 +154,10 @@ def _board(track: Track, about: About) -> Board:
         if (own / "record.json").exists():
             places[row] = own / "record.json", own / "per_image.json"
     studies = read_published(kept / "studies")
-    known = [(record, images if images.exists() else None) for record, images in places.values()]
-    rows, images = read_rows(track, known, kept, studies, "bring it back with git, or delete it and run `rvb repro`")
+    files_of_rows = [(record, images if images.exists() else None) for record, images in places.values()]
+    rows, images = read_rows(
+        track, files_of_rows, kept, studies, "bring it back with git, or delete it and run `rvb repro`"
+    )
     claimed, papers = read_claimed(Path("leaderboard/claimed") / track.name), work / "inputs/papers.json"
     return Board(
         track, rows, work, studies, claimed, reproduced.read(kept), front="../index.html", images=images,

@@ -1,4 +1,4 @@
-"""How far each evaluation image of a row is known to hold, and to fall: read from its evidence. Pure."""
+"""The radii within which each image of a row is certified and at which it is broken, read from its evidence. Pure."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class ImageRadii:
 
     @property
     def contradicted(self) -> np.ndarray:
-        """(n,) bool: certified at a radius at which it is broken. The pipeline stops at such a one; others may bring one."""
+        """Return (n,) bool: certified where it is broken. The pipeline refuses this; contributed images may show it."""
         if self.certified is None:
             return np.zeros(self.n, bool)
         return np.asarray(self.right & (self.certified > 0) & (self.broken <= self.certified + ROUNDING))
 
     @cached_property
     def falls(self) -> np.ndarray:
-        """The radii at which images right when clean are broken, in order; infinite ones at the end."""
+        """Return the radii at which correct images are broken, sorted; infinite ones last."""
         return np.sort(self.broken[self.right])
 
     @cached_property
     def reaches(self) -> dict[str, np.ndarray]:
-        """By "certified" and "smoothed", where the row has them, the radii of images that each gets right, in order."""
+        """Return, by certificate that the row has, the sorted radii of the images that are classified correctly."""
         return _proven(self.right, self.certified, self.smoothed)
 
 
@@ -67,17 +67,17 @@ def _proven(right: np.ndarray, certified: np.ndarray | None, smoothed: np.ndarra
 
 
 def intact(falls: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """(m,) int: how many of `falls`, in order, are not broken within each radius."""
+    """Return (m,) int: how many of the sorted `falls` are not broken within each radius."""
     return len(falls) - np.searchsorted(falls, radii + ROUNDING, side="right")
 
 
 def held(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """(m,) int: how many of `reaches`, in order, are certified at each radius; all of them at 0."""
+    """Return (m,) int: how many of the sorted `reaches` are certified at each radius; all of them at 0."""
     return len(reaches) - np.searchsorted(reaches, radii, side="left")
 
 
 def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRadii:
-    """From a row's evidence.parquet, with what others brought counted; a certificate that they contradict is none."""
+    """Return radii from evidence.parquet, contributed attacks counted; a contradicted certificate counts as none."""
     names = evidence.column_names
 
     def column(name: str) -> np.ndarray:
@@ -99,8 +99,8 @@ def published_radii(images: PerImage, record: Record, pixels: int, brought: Sequ
     Args:
         pixels: numbers of an image, by which a Linf ball lies in an l2 one.
     """
-    lost = {f"robust {one.threat.label}": one.threat for one in record.robust}
-    n = min((one.accuracy.n for one in record.robust), default=record.n)
+    lost = {f"robust {result.threat.label}": result.threat for result in record.robust}
+    n = min((result.accuracy.n for result in record.robust), default=record.n)
     broken = np.array([np.inf if l2 is None else l2 for l2 in images.broken] or [np.inf] * n)
     for name, threat in lost.items():
         reach = threat.eps * (pixels**0.5 if threat.norm == "Linf" else 1)
@@ -109,8 +109,8 @@ def published_radii(images: PerImage, record: Record, pixels: int, brought: Sequ
     smoothed = None
     if "smoothed" in radii:
         smoothed = np.where(_digits(images.scores["smoothed clean"]), radii["smoothed"], -1.0)
-    found = _image_radii(_digits(images.scores["clean"]), broken, radii.get("certified"), smoothed, brought)
-    return replace(found, distances=bool(images.broken))
+    radii_of_images = _image_radii(_digits(images.scores["clean"]), broken, radii.get("certified"), smoothed, brought)
+    return replace(radii_of_images, distances=bool(images.broken))
 
 
 def _image_radii(
@@ -122,7 +122,7 @@ def _image_radii(
 ) -> ImageRadii:
     """Return the radii of the attacked images, contributed attacks counted; `broken` is of those, the rest of all images."""
     n = len(broken)
-    for image in [image for one in brought for image in one.images if image.image < n]:
+    for image in [image for contribution in brought for image in contribution.images if image.image < n]:
         broken[image.image] = min(broken[image.image], image.l2)
     near = [None if radii is None else radii[:n] for radii in (certified, smoothed)]
     few = ImageRadii(right[:n], broken, near[0], near[1])

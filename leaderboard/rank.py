@@ -1,4 +1,4 @@
-"""Records to the rows of a table: pure."""
+"""Ranks of Records, and the rows of a table. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUNDED_UP = 5e-5  # pixels
 
 @dataclass(frozen=True)
 class Head:
-    """The heading that neighbouring columns share, and what tells each of them apart; "" for one that stands alone."""
+    """A heading that neighbouring columns share, and the rest of their names; "" for a column that stands alone."""
 
     title: str
     columns: list[str]
@@ -55,7 +55,7 @@ class Row:
 
     @property
     def credits(self) -> dict[str, str]:
-        """By column who lowered the number, by how many images."""
+        """Return by column who lowered the number, and by how many images."""
         return credits(self.brought)
 
     @property
@@ -68,7 +68,7 @@ def columns(track: Track) -> list[str]:
 
 
 def heads(names: list[str]) -> list[Head]:
-    """The columns' names in groups by their first word."""
+    """Return the columns' names, grouped by their first word."""
     groups = itertools.groupby((name.partition(" ") for name in names), key=lambda parts: parts[0])
     return [Head(TITLES.get(word, word), [ball(rest) for _, _, rest in parts]) for word, parts in groups]
 
@@ -79,7 +79,7 @@ def ball(name: str) -> str:
     if not re.fullmatch(r"0\.0*[1-9]\d{2,}", radius):
         return name
     levels = round(float(radius) * 255)
-    return f"{words} {levels}/255" if abs(float(radius) - levels / 255) < ROUNDED_UP else name
+    return f"{words} {levels}/255".strip() if abs(float(radius) - levels / 255) < ROUNDED_UP else name
 
 
 def rank(
@@ -108,16 +108,16 @@ def rank(
         rest = [-numbers[name].value if name in numbers else 1.0 for name in (*ranking, "clean")]
         return (-numbers[key].value, *rest, record.row)
 
-    known, ordered = trainings(records, track, studies), sorted(records, key=order)
+    trained, ordered = trainings(records, track, studies), sorted(records, key=order)
     robust = dict.fromkeys([key, *_robust(names)])
-    by_name = {name: _standings(name, ordered, images, known) for name in robust}
+    by_name = {name: _standings(name, ordered, images, trained) for name in robust}
     for name in (name for name in names if name not in robust and not name.startswith("corrupted")):
         with_it = [record for record in ordered if name in values[record.row]]
-        by_name[name] = _standings(name, with_it, images, known, named=False)
+        by_name[name] = _standings(name, with_it, images, trained, named=False)
     rows = []
     for record in ordered:
-        seeds, numbers, row = known.get(record.row), values[record.row], record.row
-        own = {name: found[row] for name, found in by_name.items() if row in found}
+        seeds, numbers, row = trained.get(record.row), values[record.row], record.row
+        own = {name: standings_of[row] for name, standings_of in by_name.items() if row in standings_of}
         rows.append(
             Row(
                 own[key].best, own[key].worst, record,
@@ -130,12 +130,12 @@ def rank(
 
 
 def ranking_name(track: Track) -> str:
-    """The number that ranks: the first robust accuracy, clean accuracy where a track has no attack."""
+    """Return the number that ranks: the first robust accuracy, or clean accuracy if a track has no attack."""
     return next(iter(_robust(columns(track))), "clean")
 
 
 def headline_columns(track: Track) -> list[str]:
-    """The numbers shown first: clean, the robust one that ranks, the certified one of the (upper) middle radius."""
+    """Return the numbers shown first: clean, the robust one that ranks, the certified one of the (upper) middle radius."""
     radii = sorted(track.certified_radii)
     middle = [f"certified L2 {radii[len(radii) // 2]:g}"] if radii else []
     return list(dict.fromkeys(["clean", ranking_name(track), *middle]))
@@ -157,10 +157,10 @@ def _standings(
     name: str,
     records: Sequence[Record],
     images: Mapping[str, Scores],
-    known: Mapping[str, Trainings],
+    trainings_of: Mapping[str, Trainings],
     named: bool = True,
 ) -> dict[str, Standing]:
-    """By row, of one number."""
+    """Return the standings by row, by one number."""
     scores = {row: numbers[name] for row, numbers in images.items() if name in numbers}
-    trained = {row: found.verdicts[name] for row, found in known.items() if name in found.verdicts}
-    return standings([record.row for record in records], scores, trained, named)
+    verdicts = {row: seeds.verdicts[name] for row, seeds in trainings_of.items() if name in seeds.verdicts}
+    return standings([record.row for record in records], scores, verdicts, named)

@@ -1,4 +1,4 @@
-"""What the pages are made of, read and checked: a BenchmarkError says in one line what is wrong with a file."""
+"""Reading the data of the pages. A BenchmarkError names a file that is wrong, and what to do."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from benchmark.records.study import read_published
 from benchmark.runtime import errors, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.track import Track
-from leaderboard.rank import Row, columns
+from leaderboard.rank import Row, ball, columns
 from leaderboard.reading import read_rows, read_track
 
 
 @dataclass(frozen=True)
 class Place:
-    """A Markdown file that has a track's table between its markers: each submission's first row, or all rows."""
+    """A Markdown file with a track's table between its markers: each submission's first row, or all rows."""
 
     file: Path
     track: str
@@ -38,8 +38,8 @@ def main(arguments: list[str]) -> None:
     Raises:
         BenchmarkError: no published Record, one that does not load, a file without the markers, or a stale table.
     """
-    check, chosen = arguments[:1] == ["--check"], [one for one in arguments if one != "--check"]
-    if any(one.startswith("-") for one in chosen):
+    check, chosen = arguments[:1] == ["--check"], [word for word in arguments if word != "--check"]
+    if any(word.startswith("-") for word in chosen):
         raise BenchmarkError("usage: python -m leaderboard.readme [--check] [<track> ...]")
     places = [place for place in PLACES if not chosen or place.track in chosen]
     before = {place: place.file.read_text() for place in places}
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
 
 
 def ranked(name: str) -> list[Row]:
-    """The published rows of a track, ranked, with what others brought counted in."""
+    """Return the published rows of a track, ranked, with contributed attacks counted."""
     folder = PUBLISHED / name
     records = sorted(folder.glob("*-*.json"))  # <submission>-<variant>; what else stands there is no row
     if not records:
@@ -78,12 +78,12 @@ def table(rows: list[Row], track: Track, all_rows: bool = False) -> str:
     if not all_rows:
         rows = [row for row in rows if row == next(r for r in rows if r.record.submission == row.record.submission)]
     names = [name for name in columns(track) if not name.startswith(LEFT_OUT)]
-    titles = [_title(name) for name in names] + [UNIFORM] * all_rows
+    titles = [ball(name) for name in names] + [UNIFORM] * all_rows
     lines = ["| # | model | " + " | ".join(titles) + " |", "|--:|---|" + "--:|" * len(titles)]
     for row in rows:
         numbers, attention = headline(row.record), row.record.attention
-        found = [numbers.get(name) for name in names] + [attention and attention.uniform.clean] * all_rows
-        cells = [f"{100 * one.value:.3g}" if one else "–" for one in found]
+        numbers_shown = [numbers.get(name) for name in names] + [attention and attention.uniform.clean] * all_rows
+        cells = [f"{100 * p.value:.3g}" if p else "–" for p in numbers_shown]
         linked = f"[{_escaped(row.record.title)}](submissions/{row.record.submission})"
         model = row.record.row if all_rows else linked
         lines.append(f"| {row.rank} | {model} | {' | '.join(cells)} |")
@@ -91,31 +91,26 @@ def table(rows: list[Row], track: Track, all_rows: bool = False) -> str:
     reach = max(100 * max(p.high - p.value, p.value - p.low) for p in shown)
     counted = " or ".join(str(n) for n in sorted({p.n for p in shown}))
     left = f" of {every}; each submission's first row is shown" if every > len(rows) else ""
-    said = f"95% intervals up to ±{reach:.1f} points. #: ranks not ruled out{left}."
-    lines += ["", f"Percent of {counted} test images, {said}"]
+    note = f"95% intervals up to ±{reach:.1f} points. #: ranks not ruled out{left}."
+    lines += ["", f"Percent of {counted} test images, {note}"]
     lowered = [f"{_escaped(row.record.title)} ({_escaped(_credited(row))})" for row in rows if row.brought]
     lines += ["", f"Lowered by images that others brought: {'; '.join(lowered)}."] if lowered else []
     return "\n".join(lines)
 
 
 def _credited(row: Row) -> str:
-    return ", ".join(dict.fromkeys(one.credit for one in row.brought))
+    return ", ".join(dict.fromkeys(contribution.credit for contribution in row.brought))
 
 
 def _escaped(text: str) -> str:
-    """For Markdown: names come from a stranger's files."""
+    """Return text escaped for Markdown: names come from submitted files."""
     for sign in "\\|<[]`":
         text = text.replace(sign, f"\\{sign}")
     return text
 
 
-def _title(name: str) -> str:
-    word, _, rest = name.partition(" ")
-    return f"{'AutoAttack' if word == 'robust' else word} {rest}".strip()
-
-
 def put(text: str, board: str, file: Path) -> str:
-    """`text`, of `file`, with `board` between its markers; a BenchmarkError when it does not have both, in order, once."""
+    """Return `text`, of `file`, with `board` between its markers, which must be there once each, in order."""
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in head + tail:

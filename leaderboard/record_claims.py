@@ -1,4 +1,4 @@
-"""A paper's own numbers beside those measured here: compared where both are of one thing, and why not where not. Pure."""
+"""A paper's claims beside the numbers measured here, and why they differ or are not comparable. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METRIC = re.compile(
 
 @dataclass(frozen=True)
 class Compared:
-    """A claim; `measured` is None where nothing here is of the same thing. `why`: why they differ, or are not compared."""
+    """A claim. `measured` is None if no number here is comparable. `why` says why the two differ or are not compared."""
 
     claim: Claim
     measured: Proportion | None
@@ -29,29 +29,29 @@ class Compared:
 
     @property
     def difference(self) -> float | None:
-        """Measured less claimed, a fraction."""
+        """Return measured minus claimed, a fraction."""
         return None if self.measured is None else self.measured.value - self.claim.value
 
 
 def compare(row: Row, columns: list[str]) -> list[Compared]:
-    """Every claim of the row's Record, in its order."""
+    """Return every claim of the row's Record, in its order."""
     numbers = headline(row.record)
     spreads = dict(zip(columns, row.spreads, strict=True))
-    found = []
+    compared = []
     for claim in row.record.claims:
         name = same_number(claim.metric, [*numbers]) if claim.track == row.record.track else None
         measured, spread = (numbers[name], spreads.get(name)) if name else (None, None)
         why = _reason(row, claim, measured, spread) if measured else _not_comparable(row, claim)
-        found.append(Compared(claim, measured, spread, why))
-    return found
+        compared.append(Compared(claim, measured, spread, why))
+    return compared
 
 
 def same_number(metric: str, names: list[str]) -> str | None:
     """Return which of the headline `names` a claim's metric is, such as "robust Linf 0.0313725" for "AutoAttack Linf 8/255":
     the same kind and norm, radii alike to a thousandth. None where the metric says more than these words.
     """
-    wanted = _read(metric)
-    return next((name for name in names if wanted is not None and _alike(wanted, _read(name))), None)
+    claimed = _read(metric)
+    return next((name for name in names if claimed is not None and _alike(claimed, _read(name))), None)
 
 
 def _read(metric: str) -> tuple[str, str, float] | None:
@@ -68,26 +68,26 @@ def _read(metric: str) -> tuple[str, str, float] | None:
         return None
 
 
-def _alike(one: tuple[str, str, float], other: tuple[str, str, float] | None) -> bool:
-    return other is not None and one[:2] == other[:2] and math.isclose(one[2], other[2], rel_tol=1e-3)
+def _alike(first: tuple[str, str, float], other: tuple[str, str, float] | None) -> bool:
+    return other is not None and first[:2] == other[:2] and math.isclose(first[2], other[2], rel_tol=1e-3)
 
 
 def _not_comparable(row: Row, claim: Claim) -> str:
     record = row.record
     if claim.track != record.track:
-        return f"not comparable: claimed on {claim.track}; this row is trained and evaluated on {record.track}"
+        return f"other data: {claim.track}"
     if claim.metric.lower().startswith("certified") and not record.certified:
-        return "not comparable: this row certifies nothing here"
-    return "not comparable: the track measures no number of this name and radius"
+        return "this row certifies nothing here"
+    return "the track measures no number of this name and radius"
 
 
 def _reason(row: Row, claim: Claim, measured: Proportion, spread: Spread | None) -> str:
     record = row.record
     if measured.low <= claim.value <= measured.high:
-        return "no difference is shown: the interval holds the claim"
+        return "the claim lies within the interval: no difference is shown"
     if spread is not None and spread.low <= claim.value <= spread.high:
         return f"the claim lies within the range of {len(spread.values)} trainings here"
-    judged = f"evaluated on {measured.n:,} images; the interval speaks of other images, not of another training"
+    evaluated = f"evaluated on {measured.n:,} images; the interval is about other images, not about other trainings"
     if record.trust == "rebuilt":
-        return f"trained again here, by the settings below, with one seed, and {judged}"
-    return f"weights from elsewhere, attacked anew, and {judged}"
+        return f"trained again here, by the settings below, with one seed, and {evaluated}"
+    return f"weights from elsewhere, attacked here, and {evaluated}"

@@ -36,7 +36,7 @@ def photograph(site: Path, picture: Path) -> None:
     """
     if not (site / "index.html").exists():
         raise BenchmarkError(f"{site / 'index.html'} is missing; run `rvb site` to build it")
-    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if browser is None:
         raise BenchmarkError("no Chromium found; install it (Debian: apt-get install chromium)")
     with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +60,7 @@ def photograph(site: Path, picture: Path) -> None:
 
 
 def _trimmed(path: Path) -> Image.Image:
-    """The picture without the blank space beneath what it shows, in few colours."""
+    """Return the picture in few colours, without the blank space beneath its contents."""
     image = Image.open(path).convert("RGB")
     blank = Image.new("RGB", image.size, image.getpixel((0, image.height - 1)))
     box = ImageChops.difference(image, blank).getbbox()

@@ -1,4 +1,4 @@
-"""What published studies over seeds say of the rows of a board. Pure."""
+"""The spread over seeds of the rows of a board, from published studies. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmark.specs.track import Track
 
 @dataclass(frozen=True)
 class Trainings:
-    """A row's trainings: by headline number its spread, a share of images, and each training's verdicts."""
+    """A row's trainings: by headline number the spread, a share of images, and the verdicts of each training."""
 
     study: str
     seeds: tuple[int, ...]
@@ -27,25 +27,25 @@ class Trainings:
 
 
 def trainings(records: Sequence[Record], track: Track, studies: Sequence[PublishedStudy]) -> dict[str, Trainings]:
-    """By row, where a study over its seeds is published and of the row as it is: its rules, images and settings."""
+    """Return by row the published study over its seeds, if it has the same rules, images and settings as the row."""
     by_id = {study.result.id: study for study in studies}
-    found = {}
+    trainings_of = {}
     for record in records:
         study = by_id.get(study_name(record.row))
         if study is not None and _is_of(study, record):
-            found[record.row] = _trainings(study, track)
-    return found
+            trainings_of[record.row] = _trainings(study, track)
+    return trainings_of
 
 
 def belongs_on_page(study: PublishedStudy, record: Record) -> bool:
-    """A study stands on the pages of all rows of its submission, one over seeds on its own row's alone."""
+    """Whether a row's page shows a study: its submission's studies, and a study over seeds of this row alone."""
     if study.result.submission != record.submission:
         return False
     return variant_of(study.result.name) in ("", record.variant)
 
 
 def _is_of(study: PublishedStudy, record: Record) -> bool:
-    """Validated, since a setting that was not there yet has its default now; attacks brought against a row are none of it."""
+    """Whether a study has the row's settings, with defaults for newer ones and without contributed attacks."""
     result = study.result
     try:
         settings = VariantOnTrack.model_validate(result.cells[0].settings)

@@ -1,4 +1,4 @@
-"""A folder of pages: files appear whole, those that say the same as before stay untouched, those of no page any more go."""
+"""A folder of pages. Files appear whole, unchanged ones stay untouched, and those of no page are removed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Site:
-    """A folder that pages are written to, by their place in it; `written` counts the files that changed."""
+    """A folder that pages are written to; `written` counts the files that changed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.written = folder, 0
@@ -15,7 +15,7 @@ class Site:
 
     @property
     def pages(self) -> list[str]:
-        """Where they stand, in order."""
+        """Return the places of the pages, in order."""
         return sorted(str(path.relative_to(self.folder)) for path in self._kept if path.suffix == ".html")
 
     def write(self, place: str, content: str | bytes) -> None:
@@ -30,12 +30,12 @@ class Site:
         self.write(place, source.read_bytes())
 
     def add(self, part: Site) -> None:
-        """Takes what another writer has written to the same folder for its own."""
+        """Add what another writer has written to the same folder."""
         self._kept |= part._kept
         self.written += part.written
 
     def close(self) -> None:
-        """Removes files that nothing has written or copied, and folders that are left empty."""
+        """Remove files that were neither written nor copied, and empty folders."""
         for path in sorted(self.folder.rglob("*"), reverse=True):
             if path.is_dir() and not path.is_symlink():
                 if not any(path.iterdir()):

@@ -1,4 +1,4 @@
-"""The ranks that images and seeds leave to each row by one number, and with which rows it is tied. Pure."""
+"""The range of ranks of each row by one number, and the rows that it is tied with. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tie:
 
 @dataclass(frozen=True)
 class Standing:
-    """`best`: one more than the rows shown to be better; `worst`: all rows but those shown to be worse; `ties`: the rest."""
+    """`best`: 1 + the significantly better rows; `worst`: all rows minus the significantly worse; `ties`: the rest."""
 
     best: int
     worst: int
@@ -39,7 +39,7 @@ class Standing:
 def standings(
     rows: Sequence[str], images: Mapping[str, str], trained: Mapping[str, Sequence[str]], named: bool = True
 ) -> dict[str, Standing]:
-    """By row. An order is shown as `better` of benchmark/records/comparison.py has it, among all pairs of `rows`.
+    """Return the standing of each row. Pairs are ordered as `better` of benchmark/records/comparison.py orders them.
 
     Args:
         rows: their names, in the order of the board.
@@ -65,9 +65,9 @@ def standings(
                 if not better((images[pair[0]], images[pair[1]]), both, comparisons):
                     signs[i, j] = signs[j, i] = 0
                     seeds[i, j] = seeds[j, i] = True
-    known = judged[:, None] & judged[None, :]
-    np.fill_diagonal(known, True)
-    tied = {IMAGES: (signs == 0) & known & ~seeds, SEEDS: seeds, UNKNOWN: ~known}
+    compared = judged[:, None] & judged[None, :]
+    np.fill_diagonal(compared, True)
+    tied = {IMAGES: (signs == 0) & compared & ~seeds, SEEDS: seeds, UNKNOWN: ~compared}
     np.fill_diagonal(tied[IMAGES], False)
     tied = tied if named else {}
     return {row: _standing(place, rows, signs, tied) for place, row in enumerate(rows)}
@@ -82,7 +82,7 @@ def _standing(place: int, rows: Sequence[str], signs: np.ndarray, tied: Mapping[
 
 
 def _over_images(verdicts: Sequence[str], comparisons: int) -> np.ndarray:
-    """(rows, rows): 1 where McNemar's test shows the first to be better, -1 where the other, 0 where neither."""
+    """Return (rows, rows): 1 if the first is significantly better by McNemar's test, -1 if the other is, else 0."""
     if len({len(row) for row in verdicts}) > 1:
         raise ValueError("rows are judged on other numbers of images")
     if len(verdicts) < 2:
@@ -99,7 +99,7 @@ def _over_images(verdicts: Sequence[str], comparisons: int) -> np.ndarray:
 
 
 def _most(apart: np.ndarray, error: float) -> np.ndarray:
-    """How many of the images on which two rows differ the worse one may win at most for p <= `error`; -1: none will do."""
-    found = binom.ppf(error / 2, apart, 0.5)
-    found -= 2 * binom.cdf(found, apart, 0.5) > error
-    return found.astype(int)
+    """Return how many of the differing images the worse row may win at most for p <= `error`; -1: none."""
+    most = binom.ppf(error / 2, apart, 0.5)
+    most -= 2 * binom.cdf(most, apart, 0.5) > error
+    return most.astype(int)

@@ -1,4 +1,4 @@
-"""What a paper prints beside what came out, number by number. Pure.
+"""Printed numbers of a paper beside the rebuilt ones. Pure.
 
 A claim lies within the seeds where the 95% interval of the rebuilt mean (Student's, no spread taken below one image) holds
 it. On a track that no paper uses the two are of other data, and no difference is drawn.
@@ -22,7 +22,7 @@ Verdict = Literal["within", "above", "below", "one seed", "other data", "not run
 
 @dataclass(frozen=True)
 class Compared:
-    """One printed number. `rebuilt` is None where not run, `difference` (from `claimed`) with one seed or other data."""
+    """One printed number. `rebuilt` is None if not run; `difference` (from `claimed`) is None with one seed or other data."""
 
     column: Column
     claimed: float
@@ -32,7 +32,7 @@ class Compared:
 
     @property
     def verdict(self) -> Verdict:
-        """Where the rebuilt number lies: "above" the claim, "below" it, or with it "within" the seeds' interval."""
+        """Return where the rebuilt number lies: "above" or "below" the claim, or "within" the interval of the seeds."""
         if self.rebuilt is None:
             return "not run"
         if self.other_data:
@@ -45,13 +45,13 @@ class Compared:
 
     @property
     def estimate(self) -> float:
-        """Rebuilt minus claimed; NaN where not run."""
+        """Return rebuilt minus claimed; NaN if not run."""
         return math.nan if self.rebuilt is None else self.rebuilt.mean - self.claimed
 
 
 @dataclass(frozen=True)
 class ClaimSheet:
-    """A paper's table as far as it prints numbers that a study asks for: a line a setting, None where nothing is printed."""
+    """The numbers of a paper's table that a study reproduces: a line a setting, None if the paper prints no number."""
 
     columns: tuple[Column, ...]
     lines: tuple[tuple[str, tuple[Compared | None, ...]], ...]
@@ -63,15 +63,15 @@ class ClaimSheet:
 
     @property
     def compared(self) -> list[Compared]:
-        return [one for _, line in self.lines for one in line if one is not None]
+        return [number for _, line in self.lines for number in line if number is not None]
 
 
 class Tally(Counter[Verdict]):
-    """How many printed numbers there are, by verdict."""
+    """The number of printed numbers by verdict."""
 
     @classmethod
     def of(cls, sheets: Iterable[ClaimSheet | None]) -> Tally:
-        return cls(one.verdict for sheet in sheets if sheet is not None for one in sheet.compared)
+        return cls(number.verdict for sheet in sheets if sheet is not None for number in sheet.compared)
 
     @property
     def claimed(self) -> int:
@@ -79,7 +79,7 @@ class Tally(Counter[Verdict]):
 
     @property
     def tested(self) -> int:
-        """Those that several seeds were held against."""
+        """Return how many were compared with several seeds."""
         return self["within"] + self["above"] + self["below"]
 
 
@@ -91,10 +91,13 @@ def claim_sheet(study: Study, table: Table | None = None, other_data: bool = Fal
     """
     by_cell = {line.cell: line.entries for line in table.lines} if table else {}
     columns = [*table.columns] if table else []
-    known = [*columns, *(c for c in declared_columns(study) if c.label not in {column.label for column in columns})]
+    every_column = [
+        *columns,
+        *(c for c in declared_columns(study) if c.label not in {column.label for column in columns}),
+    ]
 
     def compare(cell: str, place: int) -> Compared | None:
-        column = known[place]
+        column = every_column[place]
         printed = study.claims.get(cell, {}).get(column.label)
         value = None if printed is None else column.of(printed)
         if value is None:
@@ -107,20 +110,20 @@ def claim_sheet(study: Study, table: Table | None = None, other_data: bool = Fal
         floor = 1 / table.study.result.n if column.share else 0.0
         return Compared(column, value, entry, _difference(entry, value, floor))
 
-    lines = {cell: [compare(cell, i) for i in range(len(known))] for cell in [*by_cell, *study.claims]}
-    kept = [i for i in range(len(known)) if any(line[i] for line in lines.values())]
+    lines = {cell: [compare(cell, i) for i in range(len(every_column))] for cell in [*by_cell, *study.claims]}
+    kept = [i for i in range(len(every_column)) if any(line[i] for line in lines.values())]
     shown = [(cell, tuple(line[i] for i in kept)) for cell, line in lines.items() if any(line)]
-    return ClaimSheet(tuple(known[i] for i in kept), tuple(shown)) if shown else None
+    return ClaimSheet(tuple(every_column[i] for i in kept), tuple(shown)) if shown else None
 
 
 def declared_columns(study: Study) -> list[Column]:
-    """The columns in which a study claims numbers, by what is declared alone; a curve's places are its radii, or counted."""
-    found: dict[str, Value] = {}
+    """Return the columns in which a study claims numbers; the places of a curve are its radii, or counted."""
+    first_values: dict[str, Value] = {}
     for claims in study.claims.values():
-        found |= {label: value for label, value in claims.items() if label not in found}
+        first_values |= {label: value for label, value in claims.items() if label not in first_values}
     measures = {measure.label: measure for measure in study.measures}
     columns: list[Column] = []
-    for label, value in found.items():
+    for label, value in first_values.items():
         measure = measures.get(label) or measures.get(label.partition(": ")[0])
         share = measure is not None and not measure.is_function
         if isinstance(value, float | int):

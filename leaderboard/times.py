@@ -1,4 +1,4 @@
-"""What stages cost and on what: `times.js` beside the pages, which no hash covers."""
+"""Cost of stages, and on which device: `times.js` beside the pages, which no hash covers."""
 
 from __future__ import annotations
 
@@ -12,44 +12,65 @@ from benchmark.runtime import files
 from benchmark.runtime.clock import device_cost
 from leaderboard.rank import Row
 
+# of training: the name, the devices that count ("" for processors), and the most seconds of them
+BUDGETS = (
+    ("10 GPU-minutes", ("NVIDIA H100", "NVIDIA H200"), 600.0),
+    ("1 GPU-hour", ("NVIDIA H100", "NVIDIA H200"), 3600.0),
+    ("3 core-hours", (), 10800.0),
+)
+
 
 def write_times(site: Path, folder: Path, rows: list[Row], published: Path | None = None) -> None:
     """Write those of rows that are built in `folder`; of others those that are `published`, in times.json there."""
     kept = published / "times.json" if published else None
-    known = files.read_json(kept) if kept and kept.exists() else {}
-    files.write(site / "times.js", f"const TIMES = {json.dumps(times(folder, rows, known), sort_keys=True)};\n")
+    published_times = files.read_json(kept) if kept and kept.exists() else {}
+    files.write(
+        site / "times.js", f"const TIMES = {json.dumps(times(folder, rows, published_times), sort_keys=True)};\n"
+    )
 
 
 def times(
-    folder: Path, rows: list[Row], known: Mapping[str, dict[str, Any]] = MappingProxyType({})
+    folder: Path, rows: list[Row], published: Mapping[str, dict[str, Any]] = MappingProxyType({})
 ) -> dict[str, dict[str, Any]]:
-    """Return seconds of training and of everything after it, by row, where they were measured, and both by device.
+    """Return seconds of training and of everything after it, by row, where they were measured; both by device; and `budgets`.
 
     A GPU's seconds are those for which a stage held it; a processor's those of all cores that its processes kept busy.
     """
-    found: dict[str, dict[str, Any]] = {}
+    seconds: dict[str, dict[str, Any]] = {}
     for row in rows:
         measured = {
             p.stem: json.loads(p.read_text()) for p in sorted((folder / row.record.row / "times").glob("*.json"))
         }
-        measured = measured or known.get(row.record.row, {})
+        measured = measured or published.get(row.record.row, {})
         if "train" not in measured:
             continue
-        parts = {"evaluation": [one for stage, one in measured.items() if stage != "train"]}
+        parts = {"evaluation": [times for stage, times in measured.items() if stage != "train"]}
         if row.record.training:  # where weights were only taken over, nothing was trained
             parts["training"] = [measured["train"]]
-        found[row.record.row] = {part: round(sum(map(device_cost, of)), 1) for part, of in parts.items()}
-        found[row.record.row]["devices"] = {part: _by_device(of) for part, of in parts.items()}
-    return found
+        seconds[row.record.row] = {part: round(sum(map(device_cost, of)), 1) for part, of in parts.items()}
+        seconds[row.record.row]["devices"] = {part: _by_device(of) for part, of in parts.items()}
+        if row.record.training:
+            seconds[row.record.row]["budgets"] = budgets(measured["train"])
+    return seconds
+
+
+def budgets(training: Mapping[str, Any]) -> list[str]:
+    """Return the names of the BUDGETS that hold what a training step cost; none where its device is not named."""
+    device, is_gpu = training.get("device"), "device_seconds" in training
+    return [
+        name
+        for name, devices, most in BUDGETS
+        if device and device_cost(dict(training)) <= most and (device.startswith(devices) if devices else not is_gpu)
+    ]
 
 
 def _by_device(measured: list[dict[str, Any]]) -> dict[str, float]:
-    """Times that were written before stages named their device count for none."""
+    """Return seconds by device, without stages that name no device (older ones)."""
     seconds: dict[str, float] = {}
-    for one in measured:
-        parts = one.get("parts", {})
-        if "device" in one:
-            own = {one["device"]: device_cost(one) - sum(parts.values())}
+    for stage in measured:
+        parts = stage.get("parts", {})
+        if "device" in stage:
+            own = {stage["device"]: device_cost(stage) - sum(parts.values())}
             for device, much in [*own.items(), *parts.items()]:
                 seconds[device] = seconds.get(device, 0.0) + much
     return {device: round(much, 1) for device, much in seconds.items()}

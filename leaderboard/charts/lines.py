@@ -15,7 +15,7 @@ LEFT, RIGHT, TOP, BOTTOM = 42, 42, 34, 42  # margins around the plot
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart, and the ends of its axis where they are given."""
+    """One line of a chart; `low` and `high` are the ends of its axis, None to take those of the values."""
 
     label: str
     values: list[float]
@@ -24,7 +24,7 @@ class Line:
 
 
 def line_chart(title: str, x_label: str, places: list[str], lines: list[Line]) -> Markup:
-    """One or two lines over the named, evenly spaced `places`; the first has the left axis, the second, dashed, the right."""
+    """Return a chart of one or two lines over even `places`: the first by the left axis, the second, dashed, by the right."""
     parts = [_axis(line, side) + _curve(line, places, side) for side, line in enumerate(lines)]
     values = "; ".join(
         f"{line.label}: " + ", ".join(f"{p}: {v:.3g}" for p, v in zip(places, line.values, strict=True))
@@ -36,11 +36,11 @@ def line_chart(title: str, x_label: str, places: list[str], lines: list[Line]) -
 
 
 def reliability_charts(record: Record) -> list[tuple[str, Markup]]:
-    """(caption, chart) of a record's curves; none where it has no curve."""
-    found = record.reliability
-    if found is None or not found.steps:
+    """Return (caption, chart) of a record's curves; an empty list if it has none."""
+    checks = record.reliability
+    if checks is None or not checks.steps:
         return []
-    threat = found.threat.label
+    threat = checks.threat.label
     accuracy = "accuracy, percent"
     return [
         (
@@ -48,20 +48,20 @@ def reliability_charts(record: Record) -> list[tuple[str, Markup]]:
             line_chart(
                 f"Accuracy and mean margin against PGD steps in {threat}",
                 "steps",
-                [str(point.steps) for point in found.steps],
+                [str(point.steps) for point in checks.steps],
                 [
-                    Line(accuracy, [100 * point.accuracy for point in found.steps], 0, 100),
-                    Line("mean margin, logits", [point.margin for point in found.steps]),
+                    Line(accuracy, [100 * point.accuracy for point in checks.steps], 0, 100),
+                    Line("mean margin, logits", [point.margin for point in checks.steps]),
                 ],
             ),
         ),
         (
             "Attacked further: PGD in growing balls. The last holds every image, so the line must end at 0.",
             line_chart(
-                f"Accuracy against the {found.threat.norm} radius",
-                f"{found.threat.norm} radius, pixels",
-                [f"{point.eps:.2g}" for point in found.radii],
-                [Line(accuracy, [100 * point.accuracy for point in found.radii], 0, 100)],
+                f"Accuracy against the {checks.threat.norm} radius",
+                f"{checks.threat.norm} radius, pixels",
+                [f"{point.eps:.2g}" for point in checks.radii],
+                [Line(accuracy, [100 * point.accuracy for point in checks.radii], 0, 100)],
             ),
         ),
     ]
@@ -73,7 +73,7 @@ def _ends(line: Line) -> list[float]:
 
 
 def _x(place: int, count: int) -> float:
-    """Places stand in the middle of equal parts of the axis."""
+    """Return the x of a place: the middle of its equal part of the axis."""
     return round(LEFT + (WIDTH - LEFT - RIGHT) * (place + 0.5) / count, 1)
 
 
@@ -83,7 +83,7 @@ def _y(value: float, axis: list[float]) -> float:
 
 
 def _axis(line: Line, side: int) -> Markup:
-    """Numbers and label of a line's axis; the left one has the grid too."""
+    """Return the numbers and label of a line's axis, and the grid with the left one."""
     axis, end = _ends(line), WIDTH - RIGHT
     x, anchor, word = (LEFT - 6, "end", "start") if side == 0 else (end + 6, "start", "end")
     label = Markup('<text class="line{}" x="{}" y="16" text-anchor="{}">{}</text>').format(

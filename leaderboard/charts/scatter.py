@@ -45,13 +45,13 @@ SHAPES: tuple[Corners, ...] = (
 
 
 def class_of(place: int) -> str:
-    """The style of the class at `place`: a colour, hollow when all shapes are taken once."""
+    """Return the style of the class at `place`: a colour, and hollow once all shapes are taken."""
     shape = place % len(SHAPES)
     return f"s{shape % COLOURS}" + (" hollow" if place >= len(SHAPES) else "")
 
 
 def path(place: int, spots: Iterable[tuple[float, float]], size: float) -> str:
-    """SVG path data of the mark of the class at `place`, of about `size`, at each spot."""
+    """Return SVG path data: the mark of the class at `place`, of about `size`, at each spot."""
     corners = SHAPES[place % len(SHAPES)]
     if not corners:
         r, across = f"{size:.1f}", f"{2 * float(f'{size:.1f}'):.1f}"
@@ -63,13 +63,13 @@ def path(place: int, spots: Iterable[tuple[float, float]], size: float) -> str:
 
 
 def _tenth(value: float) -> str:
-    """To a tenth of a pixel."""
+    """Return a number of pixels, rounded to a tenth."""
     return f"{round(value, 1) + 0.0:g}"
 
 
 @dataclass(frozen=True)
 class Frame:
-    """From values to pixels, at one scale for both axes."""
+    """Maps values to pixels, with one scale for both axes."""
 
     left: float
     middle: tuple[float, float]
@@ -80,13 +80,13 @@ class Frame:
         return centre_x + (x - self.middle[0]) / self.unit, centre_y - (y - self.middle[1]) / self.unit
 
     def ends(self, axis: int) -> tuple[float, float]:
-        """The values at both ends of an axis."""
+        """Return the values at both ends of an axis."""
         half = self.unit * ((WIDTH - EDGE - self.left) if axis == 0 else (BOTTOM - TOP)) / 2
         return self.middle[axis] - half, self.middle[axis] + half
 
 
 def scatters(table: Table) -> list[tuple[str, Markup]]:
-    """(caption, chart): one panel a cell and measure. Where axes mean something, a measure's panels share them."""
+    """Return (caption, chart) of each cell and measure. Panels of a measure whose axes have a meaning share them."""
     panels = drawn(table.study)
     seeds = len({run.seed for run in table.study.result.runs})
     charts = []
@@ -101,11 +101,11 @@ def scatters(table: Table) -> list[tuple[str, Markup]]:
 
 
 def _frame(clouds: Iterable[Points]) -> Frame:
-    """That holds all points; of a single place, one unit wide."""
+    """Return the frame that holds all points; one unit wide if they are all equal."""
     clouds = list(clouds)
-    found = [pair for points in clouds for one in points.classes for pair in one.points]
-    low = [min(pair[axis] for pair in found) for axis in (0, 1)]
-    spans = [max(pair[axis] for pair in found) - low[axis] for axis in (0, 1)]
+    places = [pair for points in clouds for cloud in points.classes for pair in cloud.points]
+    low = [min(pair[axis] for pair in places) for axis in (0, 1)]
+    spans = [max(pair[axis] for pair in places) - low[axis] for axis in (0, 1)]
     left = LEFT if clouds[0].axes else EDGE
     room = (WIDTH - EDGE - left - 2 * INSIDE, BOTTOM - TOP - 2 * INSIDE)
     unit = max(span / pixels for span, pixels in zip(spans, room, strict=True)) or 1 / room[0]
@@ -117,15 +117,15 @@ def _chart(title: str, which: str, panel: Panel, frame: Frame) -> Markup:
     size = min(4.0, max(1.9, 75 / math.sqrt(points.count)))
     marks = Markup("").join(
         Markup('<path class="{}" d="{}"><title>{}</title></path>').format(
-            class_of(place), path(place, [frame.at(*pair) for pair in one.points], size), said.words
+            class_of(place), path(place, [frame.at(*pair) for pair in cloud.points], size), described.words
         )
-        for place, (one, said) in enumerate(zip(points.classes, numbers, strict=True))
+        for place, (cloud, described) in enumerate(zip(points.classes, numbers, strict=True))
     )
     legend, height = _legend(points.classes, foot)
     axes = _axes(points.axes, frame) if points.axes else Markup("")
     many = f"{points.count} point{'s' if points.count != 1 else ''} in {len(points.classes)} class"
     words = f"{title}. {which} {many}{'es' if len(points.classes) != 1 else ''}. " + "; ".join(
-        said.words for said in numbers
+        described.words for described in numbers
     )
     drawn = Markup(
         '<rect class="frame" x="{}" y="{}" width="{}" height="{}"/><g class="points">{}{}</g>'
@@ -134,7 +134,7 @@ def _chart(title: str, which: str, panel: Panel, frame: Frame) -> Markup:
 
 
 def _axes(names: tuple[str, str], frame: Frame) -> Markup:
-    """Grid, numbers and names of axes that mean something."""
+    """Return grid, numbers and names of the axes."""
     parts, left = [], frame.left
     for tick in _within(*frame.ends(0)):
         x = round(frame.at(tick, 0)[0], 1)
@@ -149,13 +149,13 @@ def _axes(names: tuple[str, str], frame: Frame) -> Markup:
 
 
 def _within(low: float, high: float) -> list[float]:
-    """Round numbers from one end to the other; none where values are too close for numbers to tell them apart."""
+    """Return round numbers between both ends; none if the values are too close to tell apart."""
     return [tick for tick in ticks(low, high) if low <= tick <= high]
 
 
 def _legend(classes: Sequence[PointClass], top: float) -> tuple[Markup, int]:
-    """Every class's mark and name, in as many columns as fit; and where it ends."""
-    names = [short(one.name, LONGEST) for one in classes]
+    """Return marks and names of the classes, in as many columns as fit, and the y at which the legend ends."""
+    names = [short(cloud.name, LONGEST) for cloud in classes]
     step = LETTER * max(map(len, names)) + 26
     columns = max(1, int((WIDTH - 2 * EDGE) // step))
     parts = []

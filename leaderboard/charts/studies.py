@@ -19,14 +19,14 @@ BAR = 24
 
 @dataclass(frozen=True)
 class Series:
-    """One line: a mean and a spread at some of the places."""
+    """One line of a chart: a mean and a spread at some places."""
 
     label: str
     points: tuple[tuple[float, Entry], ...]  # place on the axis, values of the seeds there
 
 
 def figures(table: Table) -> list[tuple[str, Markup]]:
-    """(caption, chart) of a study; none where it asks for none or nothing fits."""
+    """Return (caption, chart) of a study; none if it asks for none or no column fits."""
     figure = table.study.study.figure
     if figure is None:
         return []
@@ -56,7 +56,7 @@ def figures(table: Table) -> list[tuple[str, Markup]]:
 
 
 def _bars(table: Table, index: int, column: Column) -> Markup:
-    """One bar a cell, from 0 to the mean, with its seeds on it; the claimed number as a small cross."""
+    """Return a bar a cell, from 0 to the mean, with its seeds as dots and the claimed number as a cross."""
     scale, values = 100 if column.share else 1, [v for line in table.lines for v in line.entries[index].values]
     axis = [0.0, 20, 40, 60, 80, 100] if column.share else ticks(min(0.0, *values), max(0.0, *values))
     longest = max(len(line.cell) for line in table.lines)
@@ -86,7 +86,7 @@ def _bars(table: Table, index: int, column: Column) -> Markup:
 
 
 def _lines(table: Table, index: int, column: Column, axis: str) -> Markup:
-    """Lines over the levels of `axis`, evenly spaced, one for each combination of the other axes."""
+    """Return lines over the levels of `axis`, evenly spaced, one for each combination of the other axes."""
     cells = table.study.result.cells
     levels = list(dict.fromkeys(cell.levels[axis] for cell in cells))
     groups: dict[str, list[tuple[float, Entry]]] = {}
@@ -101,7 +101,7 @@ def _lines(table: Table, index: int, column: Column, axis: str) -> Markup:
 
 
 def _curves(table: Table, label: str) -> Markup:
-    """One line a cell over the places of a curve, to scale."""
+    """Return a line a cell over the places of a curve, to scale."""
     chosen, at, places = _places(table, label)
     series = [
         Series(line.cell, tuple((place, line.entries[i]) for place, (i, _) in zip(at, chosen, strict=True)))
@@ -119,7 +119,7 @@ def _across(table: Table, label: str) -> str:
 
 
 def _together(table: Table, cell: int, labels: Sequence[str]) -> Markup:
-    """Of one cell, one line a curve, all over the same places."""
+    """Return a line a curve of one cell, all over the same places."""
     entries, series = table.lines[cell].entries, []
     for label in labels:
         chosen, at, places = _places(table, label)
@@ -130,7 +130,7 @@ def _together(table: Table, cell: int, labels: Sequence[str]) -> Markup:
 
 
 def _places(table: Table, label: str) -> tuple[list[tuple[int, Column]], list[float], list[tuple[float, str]]]:
-    """The columns of a curve, where they stand on the axis, and the marks of the axis."""
+    """Return the columns of a curve, their places on the axis, and the marks of the axis."""
     chosen = [(i, column) for i, column in enumerate(table.columns) if column.label == label]
     where = [column.x or 0.0 for _, column in chosen]
     low, span = min(where), (max(where) - min(where)) or 1.0

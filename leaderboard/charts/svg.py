@@ -11,7 +11,7 @@ COLOURS = 12  # classes s0 to s11 of the style sheet, each with a colour and das
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers a round step apart, the first at or below `low`, the last at or above `high`."""
+    """Return round numbers a round step apart, from at or below `low` to at or above `high`."""
     size = max(abs(low), abs(high))
     span = high - low if high - low > 1e-9 * size + 1e-12 else max(size, 1.0)  # a flat line has an axis too
     power = 10.0 ** math.floor(math.log10(span / 4))
@@ -21,7 +21,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def svg(width: int, height: float, label: str, *parts: Markup, kind: str = "chart study") -> Markup:
-    """The whole chart; `label` says in words what it shows."""
+    """Return the whole chart; `label` is its description in words."""
     return Markup(
         '<svg class="{kind}" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{label}">{parts}</svg>'
     ).format(kind=kind, w=width, h=height, label=label, parts=Markup("").join(parts))
@@ -32,12 +32,12 @@ def text(x: float, y: float, words: object, anchor: str = "middle") -> Markup:
 
 
 def grid(x1: float, x2: float, y1: float, y2: float) -> Markup:
-    """A line of the grid."""
+    """Return a line of the grid."""
     return Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(x1, x2, y1, y2)
 
 
 def left_axis(axis: Iterable[float], y: Callable[[float], float], left: float, right: float) -> Markup:
-    """Lines from `left` to `right` at the heights `y` of the axis' numbers, and these."""
+    """Return the axis' numbers and lines from `left` to `right`, at the heights `y`."""
     return Markup("").join(
         grid(left, right, y(tick), y(tick)) + text(left - 6, y(tick) + 4, f"{tick:g}", "end") for tick in axis
     )

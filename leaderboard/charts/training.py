@@ -1,17 +1,14 @@
-"""A row's training, epoch by epoch: its loss, and what epochs were selected by."""
+"""A row's training by epoch: its loss, and the scores by which the epoch was selected."""
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from pathlib import Path
 from typing import Any
 
-import altair as alt
-
 from benchmark.records.record import Record
-from leaderboard.charts.vega import Chart, data
+from leaderboard.charts.vega import Chart, layered, name, number
 
 NAMES = {
     "score": "score that selects",
@@ -34,15 +31,15 @@ def read_history(folder: Path, record: Record) -> dict[str, list[float]]:
 
 
 def training_charts(record: Record, history: dict[str, list[float]]) -> list[Chart]:
-    """The loss, and the scores on validation images; none where nothing was kept."""
+    """Return charts of the loss and of the scores on validation images; none if no history was kept."""
     if record.training is None:
         return []
-    epoch, found = record.training.selected_epoch, []
+    epoch, charts = record.training.selected_epoch, []
     if loss := history.get("loss"):
         words = f"Loss over {len(loss)} epochs, from {loss[0]:.3g} to {loss[-1]:.3g}."
         caption = f"Training loss, the mean of each epoch.{_skipped(loss)}"
         lines = _lines({"training loss": loss}, epoch)
-        found.append(Chart("training-loss", caption, words, _drawn("loss"), HEADS, lines))
+        charts.append(Chart("training-loss", caption, words, _drawn("loss"), HEADS, lines))
     scores = {NAMES[name]: history[name] for name in NAMES if history.get(name)}
     if scores:
         ends = "; ".join(f"{name}: {seen[-1]:.3g} at the end, {max(seen):.3g} at most" for name, seen in scores.items())
@@ -53,8 +50,8 @@ def training_charts(record: Record, history: dict[str, list[float]]) -> list[Cha
         longest = max(scores.values(), key=len)
         words, lines = f"Scores over epochs. {ends}.", _lines(scores, epoch)
         caption += _skipped(longest)
-        found.append(Chart("training-scores", caption, words, _drawn("on validation images"), HEADS, lines))
-    return found
+        charts.append(Chart("training-scores", caption, words, _drawn("on validation images"), HEADS, lines))
+    return charts
 
 
 HEADS = ("epoch", "curve", "value", "selected")
@@ -77,15 +74,16 @@ def _skipped(values: list[float]) -> str:
     return f" One epoch in {_every(values)} is drawn." if _every(values) > 1 else ""
 
 
-@functools.cache
 def _drawn(title: str) -> dict[str, Any]:
-    base = alt.Chart(data()).encode(x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1, labelFlush=False)))
-    key = alt.Legend(title=None, orient="bottom", columns=1, labelLimit=0)
-    lines = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=12)).encode(
-        y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=title != "loss")),
-        color=alt.Color("curve:N", sort=None, legend=key),
-        strokeDash=alt.StrokeDash("curve:N", sort=None, legend=key),
-        tooltip=["epoch:Q", "curve:N", alt.Tooltip("value:Q", format=".4g")],
-    )
-    chosen = base.transform_filter("datum.selected").mark_rule(strokeDash=[4, 4])
-    return alt.layer(chosen, lines).properties(width="container", height=220).to_dict()
+    legend = {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 0}
+    curve = name("curve", sort=None, legend=legend)
+    lines = {
+        "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 12}},
+        "encoding": {
+            "y": number("value", title=title, scale={"zero": title != "loss"}), "color": curve, "strokeDash": curve,
+            "tooltip": [number("epoch"), name("curve"), number("value", format=".4g")],
+        },
+    }  # fmt: skip
+    selected = {"transform": [{"filter": "datum.selected"}], "mark": {"type": "rule", "strokeDash": [4, 4]}}
+    x = number("epoch", title="epoch", axis={"tickMinStep": 1, "labelFlush": False})
+    return layered(220, [selected, lines], encoding={"x": x})

@@ -1,4 +1,4 @@
-"""Charts that a page draws itself, with Vega-Lite; their numbers stand in the page and beside it as CSV."""
+"""Charts that a page draws with Vega-Lite; their numbers are in the page, and beside it as CSV."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-import altair as alt
 import vl_convert
 
 SCRIPT = "static/vega.js"
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Chart:
     Attributes:
         name: of its element on the page and of its file, such as "sandwich".
         words: the numbers that matter, for who does not see the picture.
-        drawn: Vega-Lite without data. Altair takes 20 ms to check one, so it is made once for all pages (functools.cache).
+        drawn: Vega-Lite without data (`layered`).
         heads, lines: the numbers, which the data set `table` has as a record a line.
     """
 
@@ -36,12 +38,12 @@ class Chart:
 
     @property
     def content(self) -> dict[str, Any]:
-        """What the page has of it, and its script draws: the numbers as lines, which are short and quickly written."""
+        """Return what the page's script draws: the specification, and the numbers as short lines."""
         return {"drawn": self.drawn, "heads": self.heads, "lines": self.lines}
 
     @property
     def spec(self) -> dict[str, Any]:
-        """Vega-Lite, with the numbers."""
+        """Return the specification in Vega-Lite, with the numbers."""
         return {**self.drawn, "datasets": {"table": [dict(zip(self.heads, line, strict=True)) for line in self.lines]}}
 
     @property
@@ -59,19 +61,39 @@ def csv_text(lines: Iterable[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-def data() -> alt.NamedData:
-    """The chart's own numbers, for `alt.Chart(data())`."""
-    return alt.NamedData(name="table")
+def layered(height: int, layers: Sequence[Mapping[str, Any]], **shared: Any) -> dict[str, Any]:
+    """Return Vega-Lite of layers over the data set `table`; `shared`: what all layers have, as "encoding" or "transform"."""
+    return {
+        "$schema": SCHEMA, "data": {"name": "table"}, "width": "container", "height": height, **shared, "layer": [*layers],
+    }  # fmt: skip
+
+
+def number(field: str, **more: Any) -> dict[str, Any]:
+    """Return the Vega-Lite encoding of a field that has numbers."""
+    return {"field": field, "type": "quantitative", **more}
+
+
+def name(field: str, **more: Any) -> dict[str, Any]:
+    """Return the Vega-Lite encoding of a field that has names."""
+    return {"field": field, "type": "nominal", **more}
+
+
+def script(kept: Path = Path()) -> str:
+    """Return Vega, Vega-Lite and vega-embed as one script: the file `kept` if it is of this version, since making it takes
+    seconds.
+    """
+    mark = f"// vl-convert-python {version('vl-convert-python')}\n"
+    text = kept.read_text() if kept.is_file() else ""
+    return text if text.startswith(mark) else mark + _bundle()
 
 
 @functools.cache
-def script() -> str:
-    """Vega, Vega-Lite and vega-embed in one script, of the version that Altair writes for. It takes seconds."""
+def _bundle() -> str:
     return vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub asks for what it need not have
 
 
 def picture(chart: Chart, title: str) -> bytes:
-    """A PNG of 1,200 x 630 pixels or little more, on white, as pages are announced elsewhere (Open Graph).
+    """Return a PNG of at least 1,200 x 630 pixels, on white, as link previews (Open Graph) show it.
 
     Its letters are larger than a page's, and it has room for whole labels.
     """

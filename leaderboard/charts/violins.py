@@ -19,18 +19,18 @@ BINS = 36
 
 @dataclass(frozen=True)
 class Violin:
-    """A distribution by its quantiles, rising, at levels from 0 to 1; the means over seeds."""
+    """A distribution by its quantiles, rising, at levels from 0 to 1; each is the mean over seeds."""
 
     name: str
     levels: tuple[float, ...]
     quantiles: tuple[float, ...]
 
     def at(self, level: float) -> float:
-        """The quantile at a level, linear between those given."""
+        """Return the quantile at a level, interpolated linearly."""
         return float(np.interp(level, self.levels, self.quantiles))
 
     def density(self, low: float, high: float) -> list[float]:
-        """Share of images in each of BINS equal bins from `low` to `high`; mass is even between neighbouring quantiles."""
+        """Return the share of images in each of BINS equal bins; mass is even between neighbouring quantiles."""
         size, shares = (high - low) / BINS, [0.0] * BINS
         for (p, a), (q, b) in pairwise(zip(self.levels, self.quantiles, strict=True)):
             for place in range(BINS):
@@ -47,16 +47,16 @@ class Violin:
 
 
 def violins(table: Table) -> list[tuple[str, Markup]]:
-    """(caption, chart): for each cell, and each measure whose curves are quantiles, one violin a curve."""
+    """Return (caption, chart) of each cell and of each measure whose curves are quantiles, with a violin a curve."""
     groups: dict[str, list[str]] = {}
     for label in quantile_curves(table.study):
         groups.setdefault(label.rpartition(": ")[0] or label, []).append(label)
     charts = []
     for group, labels in groups.items():
-        found = [[_violin(table, line, label) for label in labels if _has(table, line, label)] for line in table.lines]
-        every = [violin for row in found for violin in row]
+        rows = [[_violin(table, line, label) for label in labels if _has(table, line, label)] for line in table.lines]
+        every = [violin for row in rows for violin in row]
         low, high = min(v.quantiles[0] for v in every), max(v.quantiles[-1] for v in every)
-        for line, row in zip(table.lines, found, strict=True):
+        for line, row in zip(table.lines, rows, strict=True):
             if not row:
                 continue
             title = f"{line.cell}: {group}" if len(table.lines) > 1 else group
@@ -66,7 +66,7 @@ def violins(table: Table) -> list[tuple[str, Markup]]:
 
 
 def _has(table: Table, line: Line, label: str) -> bool:
-    """Whether the cell has the curve: a network of fewer blocks lacks those of the others."""
+    """Whether the cell has the curve: a network of fewer blocks has fewer curves."""
     return any(line.entries[i].values for i, column in enumerate(table.columns) if column.label == label)
 
 
@@ -80,7 +80,7 @@ def _violin(table: Table, line: Line, label: str) -> Violin:
 
 
 def _chart(title: str, row: Sequence[Violin], low: float, high: float) -> Markup:
-    """Violins side by side over one axis from `low` to `high`, the same for all cells."""
+    """Return violins side by side over one axis from `low` to `high`, the same for all cells."""
     axis = ticks(low, high)
     bottom, step = HEIGHT - BOTTOM, (WIDTH - LEFT - RIGHT) / len(row)
     widest = max(share for violin in row for share in violin.density(axis[0], axis[-1]))

@@ -1,4 +1,4 @@
-"""What all pages of a track's site are made of, and how a page is rendered."""
+"""The data of a track's pages, and rendering a page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEMPLATES = Path(__file__).parent.parent / "templates"
 
 @dataclass(frozen=True)
 class About:
-    """What the foot of each page says: the commit and its day, "" where git knows none.
+    """The contents of the foot of each page. Commit and day are "" if git knows none.
 
     Attributes:
         repository: the address of the source; "" for none.
@@ -88,17 +88,17 @@ class Board:
         return [study_table.table(study) for study in self.studies]
 
     def render(self, template: str, root: str, **shown: Any) -> str:
-        """A page; `root` is the way from it to the site's folder, such as "../../"."""
+        """Return a page; `root` is the path from it to the site's folder, such as "../../"."""
         return ENVIRONMENT.get_template(template).render(root=root, board=self, **shown)
 
 
 def of_no_paper(track: Track) -> bool:
-    """Whether a track's data come with this repository: small stand-ins that no paper uses."""
+    """Whether a track's data come with this repository: small data sets that no paper uses."""
     return track.data.path is None or track.data.path.startswith("benchmark/")
 
 
 def short(count: int) -> str:
-    """Three digits of a count: 1.23k, 26.5k, 139k, 86.6M."""
+    """Return a count with three digits: 1.23k, 26.5k, 139k, 86.6M."""
     power = max(0, min(5, (len(str(count)) - 1) // 3))
     return f"{float(f'{count / 1000**power:.3g}'):g}{('', 'k', 'M', 'G', 'T', 'P')[power]}"
 

@@ -16,6 +16,7 @@ from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, ball, headline_columns, ranking_name
 from leaderboard.site import Site
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie
+from leaderboard.times import BUDGETS
 
 NAMED, MANY, FEWER = 6, 100, 3  # tied rows that a board names; of more, the nearest; of a board of MANY rows, FEWER
 KINDS = ("robust", "certified", "smoothed")  # numbers that have a radius
@@ -58,7 +59,7 @@ def write_pages(site: Site, board: Board) -> None:
         kinds=kinds_over_radii(board), lead=shown[0].names if shown else headline_columns(board.track),
         ties={row.record.row: tied(row, ranking_name(board.track), places) for row in board.rows},
         norms=norms(board), pairs=pairs, error=ERROR / max(1, pairs), ranking=ranking_name(board.track),
-        traits=known_traits(board),
+        traits=known_traits(board), budgets=[name for name, _, _ in BUDGETS],
     )  # fmt: skip
     site.write("index.html", text)
 
@@ -77,18 +78,18 @@ def views(board: Board) -> list[View]:
 
     A tab of an l2 ball shows what is certified and smoothed in the same ball, where the track has that number.
     """
-    found = []
+    tabs = []
     certified = [name for name in board.columns if name.startswith("certified")]
     for name in (name for name in board.columns if name.startswith("robust")):
         threat = name.partition(" ")[2]
         beside = tuple(other for kind in KINDS[1:] if (other := f"{kind} {threat}") in board.columns)
         default = tuple(headline_columns(board.track)) if name == ranking_name(board.track) else ("clean", name)
-        found.append(View(ball(threat), tuple(dict.fromkeys((*default, *beside)))))
+        tabs.append(View(ball(threat), tuple(dict.fromkeys((*default, *beside)))))
     if certified:
         middle = sorted(certified, key=lambda name: name not in headline_columns(board.track))[0]
         rest = [name for name in certified if name != middle]
-        found.append(View("certified", ("clean", middle, *rest)))
-    return found
+        tabs.append(View("certified", ("clean", middle, *rest)))
+    return tabs
 
 
 def kinds_over_radii(board: Board) -> list[str]:
@@ -99,7 +100,7 @@ def kinds_over_radii(board: Board) -> list[str]:
 
 def numbers(board: Board) -> dict[str, Any]:
     """Return what the page's script sorts and filters by: exact counts and ranks, in the order of the columns."""
-    rows, ranks, known = [], [], known_traits(board)
+    rows, ranks, values = [], [], known_traits(board)
     for row in board.rows:
         rows.append([*(cell and cell.count for cell in row.cells), row.record.parameters, row.record.flops])
         own = row.standings
@@ -112,9 +113,9 @@ def numbers(board: Board) -> dict[str, Any]:
         "ranks": ranks,
         "papers": papers,
         "traits": [
-            [values.index(t) for values, t in zip(known, traits(row.record), strict=True)] for row in board.rows
+            [values.index(t) for values, t in zip(values, traits(row.record), strict=True)] for row in board.rows
         ],
-        "known": known,
+        "known": values,
         "views": [view.names for view in views(board)],
         "kinds": kinds_over_radii(board),
         "marks": l2_radii(board.track),
@@ -148,13 +149,13 @@ def architecture(record: Record) -> str:
 
 def norms(board: Board) -> list[str]:
     """Return what rows can be chosen by: "robust in Linf", "certified in L2", where a row has such a number above 0."""
-    found = {
+    present = {
         f"{name.split()[0]} in {name.split()[1]}"
         for row in board.rows
         for name, cell in zip(board.columns, row.cells, strict=True)
         if cell is not None and cell.count and name.split()[0] in KINDS
     }
-    return sorted(found)
+    return sorted(present)
 
 
 def tied(row: Row, name: str, places: Mapping[str, int]) -> str:

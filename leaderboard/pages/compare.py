@@ -53,7 +53,7 @@ def write_pages(site: Site, board: Board) -> None:
         site.write("compare/images.png", sprite[0])
     key = ranking_name(board.track)
     every = pairs(board, key)
-    known: dict[str, Any] = {
+    content: dict[str, Any] = {
         "rows": [[row.record.row, row.record.title[:LONGEST], row.rank] for row in board.rows],
         "numbers": board.columns,
         "labels": {name: ball(name) for name in board.columns},
@@ -65,12 +65,12 @@ def write_pages(site: Site, board: Board) -> None:
         "orders": None if every is None else {f"{p.first.record.row},{p.second.record.row}": p.order for p in every},
         "sprite": sprite[1] if sprite else None,
     }
-    site.write("compare/index.html", board.render("compare.html", "../", known=known, pairs=every, key=key))
+    site.write("compare/index.html", board.render("compare.html", "../", known=content, pairs=every, key=key))
 
 
-def write_row(site: Site, board: Board, row: Row, found: ImageRadii) -> None:
+def write_row(site: Site, board: Board, row: Row, radii: ImageRadii) -> None:
     """Write the file of one row, which the page loads, and its attacked images where they are kept."""
-    data, sprite = row_data(board, row, found), _attacked_sprite(board, row)
+    data, sprite = row_data(board, row, radii), _attacked_sprite(board, row)
     if sprite:
         site.write(f"models/{row.record.row}/{sprite[1]['file']}", sprite[0])
         data["sprite"] = sprite[1]
@@ -78,7 +78,7 @@ def write_row(site: Site, board: Board, row: Row, found: ImageRadii) -> None:
     site.write(f"models/{row.record.row}/images.js", f"RVB.add({json.dumps(row.record.row)},{text});\n")
 
 
-def row_data(board: Board, row: Row, found: ImageRadii) -> dict[str, Any]:
+def row_data(board: Board, row: Row, radii: ImageRadii) -> dict[str, Any]:
     """Return what the page needs of one row: its numbers, its verdicts by image (`packed`), its curves over the radius.
 
     `certified` and `broken` are the l2 radii of the first RADII attacked images; null for one that no attack broke.
@@ -90,14 +90,13 @@ def row_data(board: Board, row: Row, found: ImageRadii) -> dict[str, Any]:
             numbers[name] = [cell.value, cell.low, cell.high, cell.count, cell.n]
         if spread is not None:
             seeds[name] = [spread.mean, spread.low, spread.high]
-    few = slice(min(found.n, RADII))
-    nearest = [None if math.isinf(l2) else round(l2, 4) for l2 in found.broken[few].tolist()]
-    proven = None if found.certified is None else [round(radius, 4) for radius in found.certified[few].tolist()]
+    few = slice(min(radii.n, RADII))
+    nearest = [None if math.isinf(l2) else l2 for l2 in np.round(radii.broken[few], 4).tolist()]
+    proven = None if radii.certified is None else np.round(radii.certified[few], 4).tolist()
     return {
         "certified": proven,
         "broken": nearest,
-        "best": row.best,
-        "worst": row.worst,
+        "ranks": {name: (standing.best, standing.worst) for name, standing in row.standings.items()},
         "trust": row.record.trust,
         "division": row.record.division,
         "parameters": row.record.parameters,
@@ -105,23 +104,23 @@ def row_data(board: Board, row: Row, found: ImageRadii) -> dict[str, Any]:
         "numbers": numbers,
         "seeds": seeds,
         "images": {name: packed(scores[name]) for name in paired_names(board) if name in scores},
-        "curves": shares(found, radii) if (radii := radii_of(board.track)) else {},
+        "curves": shares(radii, drawn) if (drawn := radii_of(board.track)) else {},
     }
 
 
 def paired_names(board: Board) -> list[str]:
-    """The numbers that an image counts for or not: all but corruptions, of which it has several copies."""
+    """Return the numbers that have one verdict an image: all but corruptions."""
     return [name for name in board.columns if name != "corrupted"]
 
 
 def packed(digits: str) -> str:
-    """Digits of 1 and 0, eight to a byte, the first the highest bit, as base64."""
+    """Return digits of 1 and 0 in base64: eight to a byte, the first the highest bit."""
     bits = np.frombuffer(digits.encode(), np.uint8) == ord("1")
     return base64.b64encode(np.packbits(bits).tobytes()).decode()
 
 
 def pairs(board: Board, name: str) -> list[Pair] | None:
-    """Every pair of rows judged by one number; None where there are too many rows."""
+    """Return every pair of rows that have a number; None if there are too many rows."""
     if len(board.rows) > ALL_PAIRS:
         return None
     comparisons = len(board.rows) * (len(board.rows) - 1) // 2
@@ -130,14 +129,14 @@ def pairs(board: Board, name: str) -> list[Pair] | None:
 
 
 def _pair(first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name: str, comparisons: int) -> Pair:
-    one, other = images[first.record.row][name], images[second.record.row][name]
-    seen = list(zip(one, other, strict=True))
+    verdicts, others = images[first.record.row][name], images[second.record.row][name]
+    seen = list(zip(verdicts, others, strict=True))
     both, only_first, only_second, neither = (seen.count(v) for v in (("1", "1"), ("1", "0"), ("0", "1"), ("0", "0")))
     seeds = None
     if first.trainings and second.trainings:
         seeds = first.trainings.verdicts[name], second.trainings.verdicts[name]
-    order = better((one, other), seeds, comparisons)
-    return Pair(first, second, both, only_first, only_second, neither, mcnemar(one, other), order)
+    order = better((verdicts, others), seeds, comparisons)
+    return Pair(first, second, both, only_first, only_second, neither, mcnemar(verdicts, others), order)
 
 
 def _clean_sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:

@@ -1,4 +1,4 @@
-"""A row's evidence on its page and beside it: a line an image, the first in the page, more in a CSV file."""
+"""A row's evidence: the first images in its page, more in a CSV file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHOLE = 2000  # images in the CSV file, at most: numbers as text take time and r
 
 @dataclass(frozen=True)
 class EvidenceTable:
-    """`body` are the lines of `shown` images, HTML made of numbers and this file's words alone; `n` images there are."""
+    """`body` has the lines of the `shown` first images, as HTML of numbers and words of this file; `n` counts all images."""
 
     heads: Sequence[str]
     body: Markup
@@ -28,11 +28,11 @@ class EvidenceTable:
     n: int
 
 
-def evidence_table(evidence: pa.Table, found: ImageRadii, record: Record) -> EvidenceTable:
-    """Of the first images, attacked ones."""
-    few = evidence.slice(0, min(LINES, found.n))
+def evidence_table(evidence: pa.Table, radii: ImageRadii, record: Record) -> EvidenceTable:
+    """Return a table of the first attacked images."""
+    few = evidence.slice(0, min(LINES, radii.n))
     count = few.num_rows
-    right = found.right[:count].tolist()
+    right = radii.right[:count].tolist()
 
     def values(name: str) -> list[Any]:
         return few[name].to_pylist()
@@ -40,18 +40,18 @@ def evidence_table(evidence: pa.Table, found: ImageRadii, record: Record) -> Evi
     heads = ["image", "label", "clean prediction", "margin"]
     columns = [[_number(value) for value in values(name)] for name in ("image", "label", "clean_prediction")]
     columns.append([f"<td>{float(value):.3f}" for value in values("clean_margin")])
-    if found.certified is not None:
+    if radii.certified is not None:
         heads.append("certified l2")
-        columns.append([f"<td>{radius:.4f}" for radius in found.certified[:count].tolist()])
+        columns.append([f"<td>{radius:.4f}" for radius in radii.certified[:count].tolist()])
     heads.append("broken at l2")
-    nearest = zip(found.broken[:count].tolist(), right, strict=True)
+    nearest = zip(radii.broken[:count].tolist(), right, strict=True)
     columns.append([f"<td class=broken>{b:.4f}" if ok and b != np.inf else "<td>–" for b, ok in nearest])
-    if found.smoothed is not None:
+    if radii.smoothed is not None:
         heads += ["smoothed version", "its certified l2", "hits of samples"]
-        radii = values("smoothed_l2")
-        said = zip(values("smoothed_prediction"), radii, strict=True)
-        columns.append([_number(p) if r > 0 else "<td>undecided" for p, r in said])
-        columns.append([f"<td>{float(radius):.4f}" for radius in radii])
+        smoothed_radii = values("smoothed_l2")
+        predictions = zip(values("smoothed_prediction"), smoothed_radii, strict=True)
+        columns.append([_number(p) if r > 0 else "<td>undecided" for p, r in predictions])
+        columns.append([f"<td>{float(radius):.4f}" for radius in smoothed_radii])
         hits = zip(values("smoothed_count"), values("smoothed_samples"), strict=True)
         columns.append([f"<td>{int(hit)} of {int(samples)}" for hit, samples in hits])
     for attack in record.attacks:
@@ -71,7 +71,7 @@ def _verdict(won: bool, prediction: int, right: bool) -> str:
 
 
 def evidence_csv(evidence: pa.Table) -> pa.Buffer:
-    """The first WHOLE images, with every column."""
+    """Return the first WHOLE images with every column, as CSV."""
     written = pa.BufferOutputStream()
     pyarrow.csv.write_csv(evidence.slice(0, WHOLE), written, pyarrow.csv.WriteOptions(batch_size=16384))
     return written.getvalue()

@@ -1,4 +1,4 @@
-"""The images of a model's page: clean, what an attack changed, attacked; and what is known of each."""
+"""The images of a model's page: clean, the changes of attacks, attacked; and the status of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRONG, CERTIFIED, BETWEEN, BROKEN = "wrong when clean", "certified", "between", 
 
 @dataclass(frozen=True)
 class Settled:
-    """At an l2 radius, how many images are certified, broken, wrong when clean, or between: none of those."""
+    """How many images are certified, broken, wrong when clean, or none of these (between), at an l2 radius."""
 
     radius: float
     certified: int | None
@@ -34,33 +34,33 @@ class Settled:
     wrong: int
 
 
-def settled(found: ImageRadii, radii: Sequence[float]) -> list[Settled]:
-    """A line a radius, smallest first."""
-    places = np.array(sorted({*radii}), float)
-    right, whole = int(found.right.sum()), intact(found.falls, places).tolist()
-    reaches = found.reaches.get("certified")
+def settled(radii: ImageRadii, marked: Sequence[float]) -> list[Settled]:
+    """Return a line a radius, the smallest first."""
+    places = np.array(sorted({*marked}), float)
+    right, whole = int(radii.right.sum()), intact(radii.falls, places).tolist()
+    reaches = radii.reaches.get("certified")
     certified = [None] * len(places) if reaches is None else held(reaches, places).tolist()
     return [
-        Settled(radius, proven, left - (proven or 0), right - left, found.n - right)
+        Settled(radius, proven, left - (proven or 0), right - left, radii.n - right)
         for radius, left, proven in zip(places.tolist(), whole, certified, strict=True)
     ]
 
 
-def state(found: ImageRadii, image: int, radius: float) -> str:
-    """What is known of an image within `radius`, in a word."""
-    if not found.right[image]:
+def state(radii: ImageRadii, image: int, radius: float) -> str:
+    """Return the status of an image within `radius`, in a word."""
+    if not radii.right[image]:
         return WRONG
-    if found.broken[image] <= radius + ROUNDING:
+    if radii.broken[image] <= radius + ROUNDING:
         return BROKEN
-    return CERTIFIED if found.certified is not None and found.certified[image] >= radius else BETWEEN
+    return CERTIFIED if radii.certified is not None and radii.certified[image] >= radius else BETWEEN
 
 
-def words(found: ImageRadii, image: int) -> str:
-    """How far an image is certified and how near it is broken."""
-    if not found.right[image]:
+def words(radii: ImageRadii, image: int) -> str:
+    """Return the radius to which an image is certified and that at which it is broken, in words."""
+    if not radii.right[image]:
         return ""
-    near = found.broken[image]
-    parts = [f"certified to {found.certified[image]:.3f}"] if found.certified is not None else []
+    near = radii.broken[image]
+    parts = [f"certified to {radii.certified[image]:.3f}"] if radii.certified is not None else []
     return ", ".join([*parts, f"broken at {near:.3f}" if np.isfinite(near) else "never broken"])
 
 
@@ -112,14 +112,14 @@ def _attacked(name: str, clean: np.ndarray, moved: np.ndarray, values: dict[str,
 
 
 def _png(image: np.ndarray) -> str:
-    """(c, h, w) in [0, 1], of one channel or three, to a data URI; the browser scales it."""
+    """Return an image (c, h, w) in [0, 1], of one channel or three, as a data URI; the browser scales it."""
     pixels = np.rint(image * 255).astype(np.uint8).transpose(1, 2, 0)
     return _encoded(pixels.tobytes(), pixels.shape)
 
 
 @functools.lru_cache(maxsize=256)  # an attack that finds nothing leaves an image as it was
 def _encoded(pixels: bytes, shape: tuple[int, int, int]) -> str:
-    """PNG, written here: for images this small an imaging library takes ten times as long."""
+    """Return a PNG. An imaging library takes ten times as long for images this small."""
     height, width, channels = shape
     rows = np.zeros((height, 1 + width * channels), np.uint8)  # each begins with its filter, 0: none
     rows[:, 1:] = np.frombuffer(pixels, np.uint8).reshape(height, -1)

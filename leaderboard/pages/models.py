@@ -1,4 +1,4 @@
-"""A page for each row, in the order of a reader's questions: how good, as claimed, believable, seen, made, repeated."""
+"""A page for each row, in the order of a reader's questions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from leaderboard.site import Site
 from leaderboard.verdict import verdict
 
 
-def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, found: ImageRadii) -> None:
+def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, images: ImageRadii) -> None:
     """Write the page and what it links to; `evidence` is None of a row that is published and not built here."""
     record, place = row.record, f"models/{row.record.row}"
     source = board.source(record.row)
@@ -41,7 +41,7 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, fo
     studies, sheets = shown(tables, board.reproduced)
     radii = l2_radii(board.track)
     attacked = [threat.eps for threat in board.track.threats if threat.norm == "L2"]
-    charts = {"sandwich": sandwich(found, radii, attacked), "radii": per_image(found)}
+    charts = {"sandwich": sandwich(images, radii, attacked), "radii": per_image(images)}
     training = training_charts(record, read_history(board.folder / record.row, record))
     for chart in (*charts.values(), *training):
         if chart is not None:
@@ -50,15 +50,15 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, fo
         site.write(f"{place}/{name}", text)
     text = board.render(
         "model.html", "../../", row=row, headline=_headline(board), sandwich=charts["sandwich"], radii=charts["radii"],
-        settled=settled(found, radii), attacked=found.n, distances=found.distances,
+        settled=settled(images, radii), attacked=images.n, distances=images.distances,
         claims=compare(row, board.columns), studies=studies,
         verdict=verdict(record, row.brought, len(row.trainings.seeds) if row.trainings else 0),
         curves=reliability_charts(record), shown=pictures(source, evidence, record) if source else None,
         shown_radius=_shown_radius(board.track),
-        states=_states(found, _shown_radius(board.track)), training=training, recipe=[*recipe(record)],
+        states=_states(images, _shown_radius(board.track)), training=training, recipe=[*recipe(record)],
         commands=commands(row), citation=citation,
         row_citation=bibtex_of_row(record), robustbench=robustbench(record, board.track),
-        evidence=evidence_table(evidence, found, record) if evidence else None, whole=WHOLE,
+        evidence=evidence_table(evidence, images, record) if evidence else None, whole=WHOLE,
         weights=_weights(site, board, record),
     )  # fmt: skip
     site.write(f"{place}/index.html", text)
@@ -67,7 +67,7 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, fo
 
 
 def _weights(site: Site, board: Board, record: Record) -> str:
-    """How large the weights are that are published; "" where none are. They are put beside the page."""
+    """Put published weights beside the page and return their size in words; "" if none are published."""
     path = board.published / "weights" / f"{record.row}.safetensors"
     if not path.exists() or files.sha256_file(path) != record.sha256.get("weights"):
         return ""
@@ -76,7 +76,7 @@ def _weights(site: Site, board: Board, record: Record) -> str:
 
 
 def _shown_radius(track: Track) -> float | None:
-    """The l2 radius at which single images are called certified, broken or between: the middle of those certified."""
+    """Return the l2 radius at which images are called certified, broken or between: the middle certified one."""
     radii = track.certified_radii or [threat.eps for threat in track.threats if threat.norm == "L2"]
     return sorted(radii)[len(radii) // 2] if radii else None
 
@@ -95,13 +95,13 @@ def _headline(board: Board) -> list[tuple[str, str, int]]:
     return [(TITLES.get(kind, kind), ball(within), board.columns.index(name)) for name, kind, within in parts]
 
 
-def _states(found: ImageRadii, radius: float | None) -> list[tuple[str, str]]:
-    few = range(min(found.n, PICTURES))
-    return [(state(found, i, radius) if radius is not None else "", words(found, i)) for i in few]
+def _states(images: ImageRadii, radius: float | None) -> list[tuple[str, str]]:
+    few = range(min(images.n, PICTURES))
+    return [(state(images, i, radius) if radius is not None else "", words(images, i)) for i in few]
 
 
 def recipe(record: Record) -> Iterator[tuple[str, str]]:
-    """What the row's settings say beyond the defaults, a line each: dotted names, values as they are."""
+    """Return the settings that differ from the defaults: dotted names and values."""
     yield from _flat("", record.settings.model_dump(mode="json", exclude_defaults=True, exclude={"adaptive"}))
 
 
@@ -114,16 +114,16 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def commands(row: Row) -> list[tuple[str, str]]:
-    """What each is for, and the command."""
+    """Return commands, each with its purpose."""
     record = row.record
     name, track = record.row, f"--track {record.track}"
-    found = [
+    lines = [
         ("Evaluate all that is stored again, in seconds", f"rvb verify {name} {track}"),
         ("Rebuild every number: train, attack and certify again", f"rvb repro {name} {track}"),
         ("The whole board", f"rvb repro {track}"),
     ]
     if record.certificate:
-        found.insert(1, ("Try harder to break its certificate", f"rvb audit {name} {track}"))
+        lines.insert(1, ("Try harder to break its certificate", f"rvb audit {name} {track}"))
     if record.training:
-        found.append(("Train it with other seeds", f"rvb study {name} seeds {track}"))
-    return found
+        lines.append(("Train it with other seeds", f"rvb study {name} seeds {track}"))
+    return lines

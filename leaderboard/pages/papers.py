@@ -1,4 +1,4 @@
-"""A page for each paper: every table and figure of it that is done here, as claimed and as rebuilt, and a list of them."""
+"""A page for each paper with its reproduced tables and figures, claimed and rebuilt; and a list of papers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from leaderboard.study_claims import ClaimSheet, Tally, claim_sheet
 
 @dataclass(frozen=True)
 class Shown:
-    """One study: `reproduced` is None where that is unknown; `download` is the file of its points."""
+    """One study: `reproduced` is None if unknown; `download` is the file of its points."""
 
     table: Table
     charts: Sequence[tuple[str, Markup]]
@@ -38,22 +38,22 @@ class Shown:
 
 
 def shown(tables: Iterable[Table], marks: Mapping[str, Reproduced]) -> tuple[tuple[Shown, ...], dict[str, str]]:
-    """Studies as a page shows them, and the files beside it: their points, as CSV."""
-    found, files = [], {}
+    """Return studies as a page shows them, and the CSV files of their points."""
+    studies, files = [], {}
     for table in tables:
         text, result = points_csv(table.study), table.study.result
         download = f"points-{result.name}.csv" if text else ""
         if text:
             files[download] = text
-        found.append(
+        studies.append(
             Shown(table, figures(table), sheets(table), point_sheets(table.study), marks.get(result.id), download)
         )
-    return tuple(found), files
+    return tuple(studies), files
 
 
 @dataclass(frozen=True)
 class PaperStudy:
-    """A table or figure of a paper; `shown` is None where it was not run.
+    """A table or figure of a paper; `shown` is None if it was not run.
 
     Attributes:
         study: as it was published, or as it is declared where it was not run.
@@ -78,7 +78,7 @@ class PaperStudy:
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """A number that a paper claims for this track, and the rows of the board that it is of, each with its own number."""
+    """A number that a paper claims for this track, and the rows that have this number."""
 
     claim: Claim
     measured: tuple[tuple[Row, Proportion], ...]
@@ -86,12 +86,12 @@ class PaperClaim:
 
 @dataclass(frozen=True)
 class PaperPage:
-    """What the page of a submission shows.
+    """The contents of the page of a submission.
 
     Attributes:
         studies: tables and figures, in the order of their sources.
         seeds: studies over one row's seeds alone; `without_seeds` are the rows that have none.
-        here, elsewhere: the submission's claims for this track, and for others.
+        comparable, elsewhere: the submission's claims for this track, and for others.
     """
 
     submission: str
@@ -101,7 +101,7 @@ class PaperPage:
     studies: tuple[PaperStudy, ...]
     seeds: tuple[PaperStudy, ...]
     without_seeds: tuple[Row, ...]
-    here: tuple[PaperClaim, ...]
+    comparable: tuple[PaperClaim, ...]
     elsewhere: tuple[Claim, ...]
 
     @property
@@ -118,28 +118,28 @@ class PaperPage:
 
 
 def write_pages(site: Site, board: Board) -> None:
-    found = paper_pages(board)
+    pages = paper_pages(board)
     names = headline_columns(board.track)
-    for page, files in found:
+    for page, files in pages:
         place = f"papers/{page.submission}"
         for name, text in files.items():
             site.write(f"{place}/{name}", text)
         site.write(f"{place}/index.html", board.render("paper.html", "../../", page=page, names=names))
-    there = {page.submission for page, _ in found}
+    there = {page.submission for page, _ in pages}
     idle = {name: declared for name, declared in board.papers.items() if name not in there}
-    site.write("papers/index.html", board.render("papers.html", "../", pages=[page for page, _ in found], idle=idle))
+    site.write("papers/index.html", board.render("papers.html", "../", pages=[page for page, _ in pages], idle=idle))
 
 
 def paper_pages(board: Board) -> list[tuple[PaperPage, dict[str, str]]]:
-    """Each submission with a row or a published study, newest paper first, with the files beside its page."""
+    """Return each submission with a row or a published study, newest paper first, with the files beside its page."""
     rows: dict[str, list[Row]] = {}
     tables: dict[str, list[Table]] = {}
     for row in board.rows:
         rows.setdefault(row.record.submission, []).append(row)
     for table in board.tables:
         tables.setdefault(table.study.result.submission, []).append(table)
-    found = [_page(board, name, rows.get(name, []), tables.get(name, [])) for name in {**rows, **tables}]
-    return sorted(found, key=lambda one: (-(one[0].paper.year if one[0].paper else 0), one[0].submission))
+    pages = [_page(board, name, rows.get(name, []), tables.get(name, [])) for name in {**rows, **tables}]
+    return sorted(pages, key=lambda page: (-(page[0].paper.year if page[0].paper else 0), page[0].submission))
 
 
 def _page(
@@ -148,7 +148,7 @@ def _page(
     declared = board.papers.get(submission)
     run, files = _run(board, tables, declared)
     studies = [*run, *_not_run(board, submission, declared, {study.name for study in run})]
-    known = {study.name for study in run}
+    names = {study.name for study in run}
     claims = declared.claims if declared else rows[0].record.claims if rows else ()
     page = PaperPage(
         submission,
@@ -157,7 +157,7 @@ def _page(
         tuple(rows),
         tuple(sorted((s for s in studies if not variant_of(s.name)), key=lambda s: _natural(s.study.source))),
         tuple(study for study in run if variant_of(study.name)),
-        tuple(row for row in rows if row.record.training and study_name(row.record.variant) not in known),
+        tuple(row for row in rows if row.record.training and study_name(row.record.variant) not in names),
         tuple(PaperClaim(c, _measured(c, rows)) for c in claims if c.track == board.track.name),
         tuple(claim for claim in claims if claim.track != board.track.name),
     )
@@ -168,22 +168,22 @@ def _run(
     board: Board, tables: Sequence[Table], declared: DeclaredPaper | None
 ) -> tuple[list[PaperStudy], dict[str, str]]:
     pictured, files = shown(tables, board.reproduced)
-    found = []
-    for one in pictured:
-        study, result = one.table.study.study, one.table.study.result
+    studies = []
+    for part in pictured:
+        study, result = part.table.study.study, part.table.study.result
         asked = declared.studies.get(result.name) if declared else None
         there = {cell.name for cell in result.cells}
         missing = tuple(cell.name for cell in (asked or study).grid() if cell.name not in there)
-        found.append(
+        studies.append(
             PaperStudy(
-                result.name, study, claim_sheet(study, one.table, board.of_no_paper), one, missing, result.command
+                result.name, study, claim_sheet(study, part.table, board.of_no_paper), part, missing, result.command
             )
         )
-    return found, files
+    return studies, files
 
 
 def _not_run(board: Board, submission: str, declared: DeclaredPaper | None, run: set[str]) -> list[PaperStudy]:
-    """Declared tables and figures of which nothing is published; of rows' seeds the page says it in a line."""
+    """Return declared tables and figures without a published result, without studies over seeds."""
     return [
         PaperStudy(name, study, claim_sheet(study), None, (), run_command(f"{submission}-{name}", board.track.name))
         for name, study in (declared.studies.items() if declared else ())
@@ -192,11 +192,11 @@ def _not_run(board: Board, submission: str, declared: DeclaredPaper | None, run:
 
 
 def _measured(claim: Claim, rows: Sequence[Row]) -> tuple[tuple[Row, Proportion], ...]:
-    """Rows that a claim for this track is of and that have its number; one that names no variant is of all."""
+    """Return the rows that a claim is about and that have its number. A claim that names no variant is about all."""
     named = [(row, headline(row.record)) for row in rows if claim.variant in (None, row.record.variant)]
     return tuple((row, numbers[claim.metric]) for row, numbers in named if claim.metric in numbers)
 
 
 def _natural(source: str) -> list[tuple[int, str]]:
-    """Table 2 before Table 10, and sources that are no table or figure of the paper at the end, as they begin small."""
+    """Return a key that sorts Table 2 before Table 10, and other sources, which begin with a small letter, last."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", source)]

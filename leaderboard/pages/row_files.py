@@ -1,4 +1,4 @@
-"""Each row's own files: its page, and what the compare page loads. Processes share the rows where there are many.
+"""Each row's files: its page, and the data of the compare page. Several processes write many rows.
 
 `radii.js` holds all rows' numbers at any l2 radius, for the board to rank by.
 """

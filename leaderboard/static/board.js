@@ -14,6 +14,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   const views = [...document.querySelectorAll("input[name=view]")];
   const bar = document.querySelector(".compare");
   const more = document.getElementById("more");
+  const layout = document.querySelector(".layout");
   const MOST = 5; // rows that can be compared
   const FIRST = 50; // rows that are laid out at once, before more are asked for
   const { names, kinds } = numbers;
@@ -43,14 +44,15 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const text = (row.cells[1].textContent + " " + numbers.papers[submission]).toLowerCase();
     const [architecture, trained, certificate] = numbers.traits[place].map((value, k) => numbers.known[k][value]);
     const [parameters, flops] = own.slice(names.length);
-    const tier = row.querySelector(".trust .badge").textContent;
+    const tier = row.querySelector(".trust span").textContent;
     const keys = [place, row.cells[1].textContent.trim(), ...own.slice(0, names.length), ...kinds.map(() => null), row.cells[trust].textContent.trim(),
       parameters, flops, seconds.training ?? null, seconds.evaluation ?? null];
-    const [rank, tip] = [row.cells[0].firstElementChild, row.querySelector(".tip")];
-    const said = [rank.textContent, tip?.textContent]; // by the number that ranks
+    const [rank, tip] = [row.cells[0].firstElementChild, row.querySelector("[role=tooltip]")];
+    const ranked = [rank.textContent, tip?.textContent]; // by the number that ranks
     const traits = { paper: submission, architecture, trained, certificate, trust: tier };
-    const costs = { parameters, flops, budget: seconds.training };
-    return { row, id, place, text, norms, traits, costs, keys, rank, tip, said };
+    const costs = { parameters, flops };
+    const budgets = seconds.budgets || [];
+    return { row, id, place, text, norms, traits, costs, budgets, keys, rank, tip, ranked };
   });
   const worded = (k) => k === 1 || k === trust;
   const first = (k) => k >= 2 && k < trust; // the highest first: shares of images
@@ -65,11 +67,11 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const by = number(column);
     const any = atRadius(column);
     const order = any ? places() : null;
-    for (const { place, rank, tip, said, keys } of facts) {
-      rank.textContent = any ? order.get(keys[column]) : by < 0 ? said[0] : (numbers.ranks[place][by] || "–").replace("-", "–");
+    for (const { place, rank, tip, ranked, keys } of facts) {
+      rank.textContent = any ? order.get(keys[column]) : by < 0 ? ranked[0] : (numbers.ranks[place][by] || "–").replace("-", "–");
       if (!tip) continue;
-      tip.textContent = any ? "The order of the shares at this radius; it is not tested." : by < 0 ? said[1]
-        : `By ${words(column)} McNemar's exact test over the images, with seeds where they are known, leaves it these places.`;
+      tip.textContent = any ? "The order of the percentages at this radius; it is not tested." : by < 0 ? ranked[1]
+        : `The ranks that the tests leave it by ${words(column)}: McNemar's exact test over the images, with seeds where they are known.`;
     }
     heads[0].querySelector("small").textContent = by >= 0 || any ? `by ${words(column)}` : "";
   }
@@ -123,12 +125,16 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       const cell = row.cells[anywhere + n];
       const numbers = share(id, anywhere + n);
       cell.dataset.of = `${kind}\nL2 ${far.textContent}`;
-      if (!numbers) { cell.textContent = "–"; return; }
+      if (!numbers) {
+        cell.removeAttribute("style");
+        cell.textContent = "–";
+        return;
+      }
       const [value, low, high] = numbers;
-      const [b, small, bar] = ["b", "small", "i"].map((name) => document.createElement(name));
+      const [b, small] = ["b", "small"].map((name) => document.createElement(name));
       [b.textContent, small.textContent] = [value, `${low}–${high}`];
-      bar.style.cssText = `--l:${low};--v:${value};--h:${high}`;
-      cell.replaceChildren(b, small, bar);
+      cell.style.cssText = `--l:${low};--v:${value};--h:${high}`;
+      cell.replaceChildren(b, small);
     });
   }
 
@@ -144,15 +150,26 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     if (any) fill();
     const hidden = (from, to) => Array.from({ length: to - from }, (_, k) => from + k).filter((k) => !shown.has(k)).map((k) => `:nth-child(${k + 1})`);
     const never = any ? [] : hidden(anywhere, trust);
-    document.getElementById("shown").textContent = `main:has(#all:not(:checked)) .board tr > :is(${[...hidden(2, anywhere), `:nth-child(n+${trust + 2})`].join()}) { display: none; }`
+    document.getElementById("shown").textContent = `.few .board tr > :is(${[...hidden(2, anywhere), `:nth-child(n+${trust + 2})`].join()}) { display: none; }`
       + (never.length ? `.board tr > :is(${never.join()}) { display: none; }` : "");
     draw();
   }
 
+  // Shows all numbers, or those of the view.
+  function widen(every) {
+    all.checked = every;
+    layout.classList.toggle("few", !every);
+  }
+
+  // Draws the charts with the numbers of the view, once the table is shown.
   function draw() {
     const now = view === "radius" ? `${view} ${slide.value}` : view;
     if (now === drawn) return;
     drawn = now;
+    setTimeout(drawNow);
+  }
+
+  function drawNow() {
     const columns = chosenColumns();
     const of = (kind) => columns.find((k) => words(k).startsWith(`${kind} `));
     const byId = new Map(facts.map((fact) => [fact.id, fact.row]));
@@ -189,7 +206,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     sort.value = String(column);
     rank();
     const hidden = (number(column) >= 0 && !chosenColumns().includes(column)) || column > trust;
-    if (hidden && !all.checked) all.click(); // a column that orders the rows is shown
+    if (hidden) widen(true); // a column that orders the rows is shown
   }
 
   // "1.5M" is 1,500,000; what is no number bounds nothing.
@@ -200,10 +217,11 @@ addEventListener("DOMContentLoaded", () => { // after times.js
 
   function choose() {
     const asked = find.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const fits = ({ text, norms, traits, costs }) => asked.every((word) => text.includes(word)) && CHOICES.every((name) => {
+    const fits = ({ text, norms, traits, costs, budgets }) => asked.every((word) => text.includes(word)) && CHOICES.every((name) => {
       const value = boxes[name].value.trim();
       if (!value) return true;
       if (name === "norm") return norms.has(value);
+      if (name === "budget") return budgets.includes(value);
       return name in traits ? traits[name] === value : costs[name] <= amount(value);
     });
     const stay = sorted.filter(fits);
@@ -215,7 +233,43 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     if (focus !== document.activeElement && body.contains(focus)) focus.focus();
     more.hidden = seen.length === stay.length;
     more.textContent = `Show all ${stay.length}`;
-    document.getElementById("count").textContent = stay.length ? `${stay.length} of ${facts.length} models` : `No model of ${facts.length} fits; Reset shows all`;
+    document.getElementById("count").textContent = stay.length ? `${stay.length} of ${facts.length} models` : `None of ${facts.length} models matches. Reset shows all`;
+  }
+
+  // Names the leader of each budget by the number that sorts each tab, and the rows whose order against it is not settled.
+  function leaders() {
+    const box = document.getElementById("budgets");
+    const table = box.querySelector("table");
+    const of = numbers.views.flatMap((view) => view.filter((name) => name.startsWith(view[1].split(" ")[0]) || name.startsWith("certified")).slice(0, 2));
+    const shown = [...new Set(of)].map((name) => names.indexOf(name)).sort((a, b) => a - b);
+    table.tHead.rows[0].append(...shown.map((k) => Object.assign(document.createElement("th"), { scope: "col", textContent: words(k + 2) })));
+    const range = ({ place }, k) => String(numbers.ranks[place][k]).split("-").map(Number);
+    const link = ({ row }) => {
+      const copy = row.cells[1].querySelector("a").cloneNode(true);
+      copy.textContent = row.dataset.row;
+      return copy;
+    };
+    for (const line of [...table.tBodies[0].rows]) {
+      const budget = line.cells[0].textContent;
+      const members = facts.filter(({ budgets }) => budgets.includes(budget));
+      if (!members.length) line.remove();
+      for (const k of shown) {
+        const cell = line.insertCell();
+        const ranked = members.filter(({ keys }) => keys[k + 2] !== null).sort((a, b) => b.keys[k + 2] - a.keys[k + 2]);
+        if (!ranked.length) {
+          cell.textContent = "–";
+          continue;
+        }
+        const [best, ...others] = ranked;
+        const worst = range(best, k).at(-1);
+        const open = others.filter((other) => range(other, k)[0] <= worst).length;
+        const note = Object.assign(document.createElement("small"), {
+          textContent: !others.length ? "the only one" : open ? `not settled against ${open} of ${others.length}` : `ahead of ${others.length}`,
+        });
+        cell.append(`${best.row.cells[k + 2].querySelector("b").textContent}% `, link(best), note);
+      }
+    }
+    box.hidden = !table.tBodies[0].rows.length;
   }
 
   function remember() {
@@ -248,7 +302,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       box.value = !box.options || [...box.options].some((option) => option.value === value) ? value : "";
     }
     document.querySelector(".filters").open = CHOICES.some((name) => boxes[name].value);
-    all.checked = state.has("all");
+    widen(state.has("all"));
     const seen = state.get("view") || "";
     const at = views.findIndex((box) => box.value !== "radius" && named(box.value) === seen);
     view = at >= 0 ? views[at].value : slide && seen && Number(seen) >= 0 ? "radius" : "0";
@@ -287,16 +341,17 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   }
 
   heads.forEach((head, k) => {
-    const said = [...head.childNodes].map((node) => node.textContent).join(" ").replace(/\s+/g, " ").trim();
-    head.dataset.name = (k >= anywhere && k < trust ? `${kinds[k - anywhere]} at radius` : said).replace(/[ ,]+/g, "-").toLowerCase();
+    const title = [...head.childNodes].map((node) => node.textContent).join(" ").replace(/\s+/g, " ").trim();
+    head.dataset.name = (k >= anywhere && k < trust ? `${kinds[k - anywhere]} at radius` : title).replace(/[ ,]+/g, "-").toLowerCase();
     const button = document.createElement("button");
     button.type = "button";
     button.append(...head.childNodes);
     button.addEventListener("click", () => sortBy(k));
     head.append(button);
-    sort.append(new Option(said, String(k)));
+    sort.append(new Option(title, String(k)));
   });
   heads[0].append(document.createElement("small"));
+  leaders();
   for (const { row, id } of facts) {
     const label = document.createElement("label");
     label.className = "pick";
@@ -334,7 +389,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     slide.addEventListener("input", () => { fill(); arrange(); choose(); remember(); });
     slide.addEventListener("change", draw);
   }
-  all.addEventListener("change", remember);
+  all.addEventListener("change", () => { widen(all.checked); remember(); });
   sort.addEventListener("change", () => {
     const at = Number(sort.value);
     if (atRadius(at) && view !== "radius") { view = "radius"; turn(); }
@@ -344,7 +399,8 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   document.getElementById("turn").addEventListener("click", () => sortBy(column));
   document.getElementById("reset").addEventListener("click", () => {
     for (const box of [find, ...Object.values(boxes)]) box.value = "";
-    [column, down, all.checked, chosen, view] = [0, false, false, [], "0"];
+    [column, down, chosen, view] = [0, false, [], "0"];
+    widen(false);
     turn();
     arrange();
     choose();
@@ -354,7 +410,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   bar.querySelector("button").addEventListener("click", () => { chosen = []; compare(); remember(); });
   addEventListener("hashchange", restore);
   addEventListener("keydown", (event) => { // hides what a rank says, as for any hint
-    if (event.key === "Escape") for (const tie of document.querySelectorAll(".tie:hover, .tie:focus")) tie.classList.add("quiet");
+    if (event.key === "Escape") for (const tie of document.querySelectorAll(".rank button:is(:hover, :focus)")) tie.classList.add("quiet");
   });
   addEventListener("focusin", () => document.querySelectorAll(".quiet").forEach((tie) => tie.classList.remove("quiet")));
   restore();

@@ -32,10 +32,10 @@ async function drawAll() {
     const { drawn, heads, lines, words } = changed.get(figure.id) ?? JSON.parse(figure.querySelector("script").textContent);
     const table = lines.map((line) => Object.fromEntries(heads.map((head, k) => [head, line[k]])));
     const place = figure.querySelector(".drawn");
-    const said = words ?? place.getAttribute("aria-label");
+    const label = words ?? place.getAttribute("aria-label");
     await vegaEmbed(place, { ...drawn, datasets: { table } }, { actions: false, renderer: "svg", config: config(), ast: true });
     place.setAttribute("role", "img"); // Vega has put words of its own there
-    place.setAttribute("aria-label", said);
+    place.setAttribute("aria-label", label);
     declutter(place);
     figure.dataset.drawn = place.querySelectorAll("svg").length;
   }
@@ -55,8 +55,14 @@ function declutter(place) {
 
 // Which points no other surpasses: as high in both coordinates, higher in one.
 function front(points) {
-  const over = ([x, y], [a, b]) => a >= x && b >= y && (a > x || b > y);
-  return points.map((point) => point[0] !== null && point[1] !== null && !points.some((other) => other[0] !== null && other[1] !== null && over(point, other)));
+  const surpassing = points.map(() => false);
+  const placed = points.map(([x, y], place) => ({ x, y, place })).filter(({ x, y }) => x !== null && y !== null);
+  let best = { x: Infinity, y: -Infinity };
+  for (const point of placed.sort((a, b) => b.x - a.x || b.y - a.y)) {
+    surpassing[point.place] = point.y > best.y || (point.x === best.x && point.y === best.y);
+    if (point.y > best.y) best = point;
+  }
+  return surpassing;
 }
 
 // Draws a board's charts with other columns of its table: `columns` by series, `words` of a column, `cells` of a row by its id.
@@ -75,8 +81,8 @@ function redraw(columns, words, cells) {
     }
     const fronts = shown.map((series) => front(lines.map((line, k) => [across[k], line[place(series)]])));
     lines.forEach((line, k) => { line[place("front")] = shown.filter((_, n) => fronts[n][k]).join(" "); });
-    const said = shown.filter((series) => columns[series] !== undefined).map((series) => words(columns[series])).join(" and ");
-    changed.set(figure.id, { drawn, heads, lines, words: `${lines.length} models, by ${said}. The numbers stand in the table.` });
+    const named = shown.filter((series) => columns[series] !== undefined).map((series) => words(columns[series])).join(" and ");
+    changed.set(figure.id, { drawn, heads, lines, words: `${lines.length} models, by ${named}. The numbers are in the table.` });
   }
   return draw();
 }

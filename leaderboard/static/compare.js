@@ -72,58 +72,58 @@
   // A number's name as the board writes it.
   const label = (name) => known.labels[name];
 
-  function headlines(rows) {
+  function headlines(rows, number) {
     const cell = (row, name) => {
-      const { numbers, seeds } = RVB.rows.get(row);
+      const { numbers, seeds, ranks } = RVB.rows.get(row);
       if (!numbers[name]) return "–";
       const [value, low, high] = numbers[name];
-      const found = [element("b", {}, percent(value)), element("small", {}, `${percent(low)}–${percent(high)}`)];
+      const parts = [element("b", {}, percent(value)), element("small", {}, `${percent(low)}–${percent(high)}${ranks[name] ? `, rank ${[...new Set(ranks[name])].join("–")}` : ""}`)];
       if (seeds[name]) {
         const [mean, least, most] = seeds[name].map(percent);
-        found.push(element("small", {}, `seeds ${mean}, ${least}–${most}`));
+        parts.push(element("small", {}, `seeds ${mean}, ${least}–${most}`));
       }
-      return found;
+      return parts;
     };
     const of = (row) => RVB.rows.get(row);
-    const rank = (row) => (of(row).best === of(row).worst ? `${of(row).best}` : `${of(row).best}–${of(row).worst}`);
     const names = known.numbers.filter((name) => rows.some((row) => of(row).numbers[name]));
-    const lines = [["rank on the board", ...rows.map(rank)], ...names.map((name) => [label(name), ...rows.map((row) => cell(row, name))])];
+    const lines = names.map((name) => [label(name), ...rows.map((row) => cell(row, name))]);
     lines.push(["trust", ...rows.map((row) => of(row).trust)], ...["parameters", "FLOPs"].map((name) => [name, ...rows.map((row) => of(row)[name.toLowerCase()].toLocaleString("en"))]));
     return [
       element("h2", {}, "Their numbers"),
-      tableOf("headline numbers", ["percent, with 95% interval", ...rows.map(link)], lines, "headlines"),
-      element("p", { id: "settled" }, settled(rows)),
+      tableOf("headline numbers", ["percent, 95% interval, rank", ...rows.map(link)], lines, "headlines"),
+      element("p", { id: "settled" }, settled(rows, number)),
     ];
   }
 
   // 1 where the board shows the first to be better, -1 the second, 0 neither; null where that is not known here.
-  function order(one, other) {
-    const [a, b] = [RVB.rows.get(one), RVB.rows.get(other)];
-    const [straight, turned] = [known.orders?.[`${one},${other}`], known.orders?.[`${other},${one}`]];
+  function order(row, other, number) {
+    const orders = (number === known.ranking && known.orders) || {};
+    const [straight, turned] = [orders[`${row},${other}`], orders[`${other},${row}`]];
     if (straight !== undefined) return straight;
     if (turned !== undefined) return turned && -turned;
-    return a.worst < b.best ? 1 : b.worst < a.best ? -1 : null;
+    const [a, b] = [row, other].map((id) => RVB.rows.get(id).ranks[number]);
+    return !a || !b ? null : a[1] < b[0] ? 1 : b[1] < a[0] ? -1 : null;
   }
 
-  function settled(rows) {
-    const said = { 1: [], 0: [], null: [] };
-    for (const [i, one] of rows.entries()) {
+  function settled(rows, number) {
+    const pairs = { 1: [], 0: [], null: [] };
+    for (const [i, row] of rows.entries()) {
       for (const other of rows.slice(i + 1)) {
-        const sign = order(one, other);
-        if (sign > 0) said[1].push(`${shortTitle(one)} before ${shortTitle(other)}`);
-        else if (sign < 0) said[1].push(`${shortTitle(other)} before ${shortTitle(one)}`);
-        else said[sign].push(`${shortTitle(one)} and ${shortTitle(other)}`);
+        const sign = order(row, other, number);
+        if (sign > 0) pairs[1].push(`${shortTitle(row)} before ${shortTitle(other)}`);
+        else if (sign < 0) pairs[1].push(`${shortTitle(other)} before ${shortTitle(row)}`);
+        else pairs[sign].push(`${shortTitle(row)} and ${shortTitle(other)}`);
       }
     }
     const sentences = [];
-    if (said[1].length) sentences.push(`Settled by ${label(known.ranking)}: ${said[1].join("; ")}.`);
-    if (said[0].length) sentences.push(`Not settled by ${label(known.ranking)}: ${said[0].join("; ")}.`);
-    if (said[null].length) sentences.push(`Their ranks overlap: ${said[null].join("; ")}.`);
+    if (pairs[1].length) sentences.push(`Settled by ${label(number)}: ${pairs[1].join("; ")}.`);
+    if (pairs[0].length) sentences.push(`Not settled by ${label(number)}: ${pairs[0].join("; ")}.`);
+    if (pairs[null].length) sentences.push(`Their ranks by ${label(number)} overlap: ${pairs[null].join("; ")}.`);
     return sentences.join(" ");
   }
 
   function overlay(rows) {
-    const labels = { attacked: "attacked", certified: "certified", smoothed: "smoothed version, certified" };
+    const labels = { attacked: "robust", certified: "certified", smoothed: "smoothed version, certified" };
     const lines = [];
     for (const [i, row] of rows.entries()) {
       const { curves } = RVB.rows.get(row);
@@ -136,12 +136,12 @@
       }
     }
     if (!lines.length) return [];
-    const words = `Accuracy over the l2 radius of ${rows.map(shortTitle).join(", ")}. The numbers stand in the table above and in the file below.`;
+    const words = `Accuracy over the l2 radius of ${rows.map(shortTitle).join(", ")}. The numbers are in the table above and in the file below.`;
     const drawn = element("div", { class: "drawn", role: "img", "aria-label": words });
     const spec = { ...known.overlay, datasets: { table: lines } };
     const csv = ["row,kind,radius,accuracy", ...rows.flatMap((row) => Object.entries(RVB.rows.get(row).curves).flatMap(([kind, shares]) => shares.map((share, k) => `${row},${kind},${known.radii[k]},${share}`)))].join("\n");
     const file = URL.createObjectURL(new Blob([csv + "\n"], { type: "text/csv" }));
-    const caption = element("figcaption", {}, "Accuracy over the l2 radius. The true robust accuracy lies between what attacks leave (solid, at most) and what is certified (dashed, at least). Dots: radii at which attacks were run. The smoothed version (dotted) is another classifier. ", element("a", { href: file, download: "sandwich.csv" }, "sandwich.csv"));
+    const caption = element("figcaption", {}, "Accuracy over the l2 radius. The true robust accuracy is at most robust (solid) and at least certified (dashed). Dots: radii at which attacks were run. The smoothed version (dotted) is another classifier. ", element("a", { href: file, download: "sandwich.csv" }, "sandwich.csv"));
     vegaEmbed(drawn, spec, { actions: false, renderer: "svg", config: config(), ast: true }).then(() => {
       drawn.setAttribute("role", "img"); // Vega has put words of its own there
       drawn.setAttribute("aria-label", words);
@@ -155,42 +155,42 @@
   }
 
   function pairLine(first, second, words, number) {
-    const [one, other] = [verdicts(first, number), verdicts(second, number)];
-    if (!one || !other) return [words, "–", "–", "–", "–", "–"];
-    const { both, first: wins, second: losses, neither } = RVB.agreement(one, other);
+    const [a, b] = [verdicts(first, number), verdicts(second, number)];
+    if (!a || !b) return [words, "–", "–", "–", "–", "–"];
+    const { both, first: wins, second: losses, neither } = RVB.agreement(a, b);
     return [words, both, wins, losses, neither, chance(RVB.mcnemar(wins, losses))].map((cell) => (cell instanceof Node ? cell : `${cell}`));
   }
 
   function agreements(rows, number) {
-    const heads = (first, second) => ["both right", first, second, "neither", "p (McNemar, exact)"];
+    const heads = (first, second) => ["both correct", first, second, "neither", "p (McNemar, exact)"];
     const choice = element("select", { id: "number", autocomplete: "off" }, ...known.paired.map((name) => element("option", { value: name }, label(name))));
     choice.value = number;
     choice.addEventListener("change", () => go(state().rows, choice.value));
-    const shown = [element("h2", { id: "images" }, "Image by image"), element("p", {}, element("label", { for: "number" }, "Right in the sense of "), choice)];
+    const shown = [element("h2", { id: "images" }, "Image by image"), element("p", {}, element("label", { for: "number" }, "Correct by "), choice)];
     if (rows.length === 2) {
       const lines = known.paired.filter((name) => rows.every((row) => verdicts(row, name))).map((name) => pairLine(...rows, label(name), name));
       shown.push(tableOf("agreement of the two", ["number", ...heads("only the first", "only the second")], lines, "agreement stacked"));
     } else {
-      const lines = rows.flatMap((one, i) => rows.slice(i + 1).map((other) => pairLine(one, other, element("span", {}, link(one), " – ", link(other)), number)));
+      const lines = rows.flatMap((row, i) => rows.slice(i + 1).map((other) => pairLine(row, other, element("span", {}, link(row), " – ", link(other)), number)));
       shown.push(tableOf("agreement of each pair", [`pair: ${label(number)}`, ...heads("only the first", "only the second")], lines, "agreement stacked"));
     }
-    shown.push(element("p", {}, element("small", {}, "p: if the two were equally good, so uneven a split of the images on which they differ would come up with this probability or less. It speaks of these networks on other images, not of other trainings, and of one pair alone.")));
+    shown.push(element("p", {}, element("small", {}, "p: the probability of so uneven a split of the images on which the two differ, or a more uneven one, if they were equally good. It is about these networks on other images, not about other trainings, and about one pair alone.")));
     return [...shown, ...separating(rows, number)];
   }
 
   function separating(rows, number) {
-    const found = rows.map((row) => verdicts(row, number));
-    if (found.some((one) => !one)) return [element("p", {}, `Not every one of them has ${label(number)} by image.`)];
+    const correct = rows.map((row) => verdicts(row, number));
+    if (correct.some((verdict) => !verdict)) return [element("p", {}, `${label(number)} is not known image by image for all of them.`)];
     const groups = new Map();
-    for (let i = 0; i < found[0].length; i++) {
-      const right = rows.filter((_, k) => found[k][i]);
+    for (let i = 0; i < correct[0].length; i++) {
+      const right = rows.filter((_, k) => correct[k][i]);
       if (right.length === 0 || right.length === rows.length) continue;
       const key = right.join(",");
       if (!groups.has(key)) groups.set(key, { right, images: [] });
       groups.get(key).images.push(i);
     }
     const shown = [element("h3", {}, `Images that tell them apart: ${label(number)}`)];
-    if (!groups.size) shown.push(element("p", {}, "None: they are right and wrong on the same images."));
+    if (!groups.size) shown.push(element("p", {}, "None: they are correct on the same images."));
     for (const { right, images } of [...groups.values()].sort((a, b) => b.images.length - a.images.length)) {
       const count = `${images.length} image${images.length === 1 ? "" : "s"}`;
       const names = right.flatMap((row, i) => (i ? [", ", link(row)] : [link(row)]));
@@ -221,17 +221,17 @@
     const asked = element("p", {}, element("label", { for: "which" }, `Open image (0 to ${n - 1}) `), box);
     const head = element("h3", { id: "image", tabindex: "-1" }, image === null ? "One image" : `Image ${image}`);
     if (image === null || image >= n) return [head, asked];
-    const word = (row, name) => { const right = verdicts(row, name); return right && image < right.length ? (right[image] ? "right" : "wrong") : "–"; };
+    const word = (row, name) => { const right = verdicts(row, name); return right && image < right.length ? (right[image] ? "yes" : "no") : "–"; };
     const at = (values) => (values && image < values.length ? values[image] : undefined);
-    const far = (value) => (value === undefined ? "–" : value === null ? "never broken" : value.toFixed(4));
+    const far = (value) => (value === undefined ? "–" : value === null ? "not broken" : value.toFixed(4));
     const names = known.paired.filter((name) => rows.some((row) => word(row, name) !== "–"));
     const lines = names.map((name) => [label(name), ...rows.map((row) => word(row, name))]);
     lines.push(["certified to, l2", ...rows.map((row) => far(at(of(row).certified)))], ["broken from, l2", ...rows.map((row) => far(at(of(row).broken)))]);
     const clean = tile(known.sprite, "", image, 120);
     const attacked = rows.flatMap((row) => tile(of(row).sprite, `../models/${encodeURIComponent(row)}/`, image, 120).map((drawn) => element("figure", {}, drawn, element("figcaption", {}, `${of(row).sprite.name}, ${shortTitle(row)}`))));
     const pictures = clean.length ? [element("div", { class: "opened" }, element("figure", {}, ...clean, element("figcaption", {}, "clean")), ...attacked)]
-      : [element("p", {}, "Its pixels are not in git: build a row with ", element("code", {}, `rvb repro ${rows[0]}`), ", then run ", element("code", {}, "rvb site"), ".")];
-    return [head, asked, ...pictures, tableOf(`image ${image}, number by number`, ["right in the sense of", ...rows.map(link)], lines, "agreement stacked")];
+      : [element("p", {}, "The images are not in git. Build a row with ", element("code", {}, `rvb repro ${rows[0]}`), ", then run ", element("code", {}, "rvb site"), ".")];
+    return [head, asked, ...pictures, tableOf(`image ${image}, number by number`, ["correct by", ...rows.map(link)], lines, "agreement stacked")];
   }
 
   function fillChoices(rows) {
@@ -250,30 +250,30 @@
   async function show() {
     const { rows, unknown, number, image } = state();
     fillChoices(rows);
-    const said = document.getElementById("said");
+    const status = document.getElementById("said");
     const place = document.getElementById("compared");
     const missing = unknown.length ? `Not on this board: ${unknown.map((row) => row.slice(0, LONGEST)).join(", ")}. ` : "";
     if (rows.length < 2) {
       place.replaceChildren();
-      said.textContent = `${missing}Choose two to five models.`;
+      status.textContent = `${missing}Choose two to five models.`;
       return;
     }
     try {
       await Promise.all(rows.map(load));
     } catch (error) {
-      said.textContent = `${error.message}; build the site again.`;
+      status.textContent = `${error.message}; build the site again.`;
       return;
     }
     if (state().rows.join() !== rows.join()) return; // chosen anew meanwhile
     const focused = document.activeElement?.id;
-    const beside = element("div", { class: "beside" }, element("div", {}, ...headlines(rows)), element("div", {}, ...overlay(rows)));
+    const beside = element("div", { class: "beside" }, element("div", {}, ...headlines(rows, number)), element("div", {}, ...overlay(rows)));
     place.replaceChildren(beside, ...agreements(rows, number));
     if (image !== null) {
       const head = document.getElementById("image");
       head?.scrollIntoView({ block: "start" });
       (focused === "which" ? document.getElementById(focused) : head)?.focus({ preventScroll: true });
     } else if (focused) document.getElementById(focused)?.focus();
-    said.textContent = `${missing}${rows.length} models compared.`;
+    status.textContent = `${missing}${rows.length} models compared.`;
     document.title = `${rows.map(shortTitle).join(" – ")} – robust-vit-bench`;
   }
 

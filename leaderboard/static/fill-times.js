@@ -12,12 +12,12 @@ if (typeof TIMES !== "undefined") {
     for (const cell of place.querySelectorAll("[data-time]")) {
       const value = seconds[cell.dataset.time];
       if (value === undefined) continue;
-      const found = devices((seconds.devices || {})[cell.dataset.time]);
+      const used = devices((seconds.devices || {})[cell.dataset.time]);
       cell.textContent = value.toFixed(1);
-      if (!found.length || !(several || cell.matches("dd"))) continue;
-      for (const [device, much] of found) {
+      if (!used.length || !(several || cell.matches("dd"))) continue;
+      for (const [device, much] of used) {
         const line = document.createElement("small");
-        line.textContent = found.length > 1 ? `${much.toFixed(1)} ${device}` : device;
+        line.textContent = used.length > 1 ? `${much.toFixed(1)} ${device}` : device;
         cell.append(line);
       }
     }

@@ -15,9 +15,9 @@ const RVB = {
   },
 
   // How many images both rows get right, one alone, neither.
-  agreement(one, other) {
+  agreement(first, second) {
     const counts = [0, 0, 0, 0];
-    for (let i = 0; i < one.length; i++) counts[2 * one[i] + other[i]]++;
+    for (let i = 0; i < first.length; i++) counts[2 * first[i] + second[i]]++;
     return { both: counts[3], first: counts[2], second: counts[1], neither: counts[0] };
   },
 

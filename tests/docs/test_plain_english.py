@@ -48,10 +48,10 @@ def test_most_sentences_and_pages_are_short() -> None:
     assert median(len(page.read_text().split()) for page in PAGES) <= 400
 
 
-def test_no_variable_of_the_benchmark_is_named_found_said_or_wanted() -> None:
+def test_no_variable_of_the_benchmark_or_the_site_is_named_found_said_or_wanted() -> None:
     """Fields of Records and what `Verification` calls them keep their names."""
     named = []
-    for path in sorted((ROOT / "benchmark").rglob("*.py")):
+    for path in sorted(path for folder in ("benchmark", "leaderboard") for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 named.append((node.id, path, node.lineno))

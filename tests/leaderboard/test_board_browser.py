@@ -32,35 +32,40 @@ def records() -> list[Record]:
         record("Weak", 10, 20, title="A weak ViT", certified=20),
         record("Given", 30, 40, title="Taken over").model_copy(update={"trust": "re-evaluated"}),
     ]
-    return [one.model_copy(update={"clean": one.clean.model_copy(update={"value": clean / 100, "count": clean})})
-            for one, clean in zip(made, (91, 97, 99, 95), strict=True)]  # fmt: skip
+    return [row.model_copy(update={"clean": row.clean.model_copy(update={"value": clean / 100, "count": clean})})
+            for row, clean in zip(made, (91, 97, 99, 95), strict=True)]  # fmt: skip
 
 
 RANKS = "return [...document.querySelectorAll('.board td.rank')].map(cell => cell.firstElementChild.textContent)"
 GPU, CPU = "NVIDIA H100 80GB HBM3", "AMD EPYC (family 25, model 17)"
 TIMES = {
-    "Weak-v": {"training": 3, "evaluation": 8},
-    "Certain-v": {"training": 4, "evaluation": 9, "devices": {"training": {GPU: 4}, "evaluation": {CPU: 2, GPU: 7}}},
+    "Weak-v": {"training": 3, "evaluation": 8, "budgets": ["1 GPU-hour"]},
+    "Certain-v": {
+        "training": 4,
+        "evaluation": 9,
+        "devices": {"training": {GPU: 4}, "evaluation": {CPU: 2, GPU: 7}},
+        "budgets": ["10 GPU-minutes", "1 GPU-hour"],
+    },
 }
 
 
 def write(folder: Path, made: list[Record]) -> str:
     """The address of the board."""
-    images = {one.row: {f"robust {r.threat.label}": verdicts(r.accuracy.count) for r in one.robust} for one in made}
+    images = {row.row: {f"robust {r.threat.label}": verdicts(r.accuracy.count) for r in row.robust} for row in made}
     site = Site(folder)
     boards.write_pages(site, Board(TRACK, rank(made, TRACK, images), folder))
     for path in build.STATIC.iterdir():
         site.copy(f"static/{path.name}", path)
     site.write(vega.SCRIPT, vega.script())
     site.write("times.js", f"const TIMES = {json.dumps(TIMES)};\n")
-    counts = {one.row: {"robust": [100, 97, one.robust[1].accuracy.count]} for one in made}
+    counts = {row.row: {"robust": [100, 97, row.robust[1].accuracy.count]} for row in made}
     counts |= {
         "Certain-v": {"robust": [100, 97, 60], "certified": [100, 70, 5]},
         "Weak-v": {"robust": [100, 99, 20], "certified": [100, 20, 19]},
     }
     site.write("radii.js", f"const RADII = {json.dumps({'radii': [0, 0.5], 'rows': counts})};\n")
-    for one in made:
-        site.write(f"models/{one.row}/index.html", f"<title>{one.row}</title>")
+    for row in made:
+        site.write(f"models/{row.row}/index.html", f"<title>{row.row}</title>")
     return f"file://{folder}/index.html"
 
 
@@ -96,8 +101,8 @@ def test_every_column_sorts_both_ways_and_ranks_by_itself_with_dashes_last(board
     assert shown(board) == ["Certain", "Weak", "Best", "Given"], "a column that was hidden"
     numbers = json.loads(board.execute_script("return document.getElementById('numbers').textContent"))
     place = numbers["names"].index("certified L2 0.1")
-    known = [(numbers["ranks"][row][place] or "–").replace("-", "–") for row in (1, 3, 0, 2)]
-    assert board.execute_script(RANKS) == known
+    ranks = [(numbers["ranks"][row][place] or "–").replace("-", "–") for row in (1, 3, 0, 2)]
+    assert board.execute_script(RANKS) == ranks
     assert "by certified L2 0.1" in board.find_element("css selector", ".board thead th").text
     board.find_element("id", "turn").click()
     assert shown(board) == ["Weak", "Certain", "Best", "Given"]
@@ -157,21 +162,29 @@ def test_rows_are_chosen_by_text_traits_and_costs_and_none_is_said(board) -> Non
     board.find_element("css selector", ".filters summary").click()
     for box, words, left in (
         ("norm", "certified in L2", ["Certain", "Weak"]), ("norm", "any", ["Best", "Certain", "Given", "Weak"]),
-        ("certificate", "none", ["Best", "Certain", "Given", "Weak"]), ("tier", "re-evaluated", ["Given"]), ("paper", "Weak", []),
+        ("certificate", "none", ["Best", "Certain", "Given", "Weak"]), ("tier", "re-evaluated", ["Given"]),
+        ("tier", "any", ["Best", "Certain", "Given", "Weak"]), ("budget", "1 GPU-hour", ["Certain", "Weak"]), ("paper", "Best", []),
     ):  # fmt: skip
         choose(board, box, words)
         assert shown(board) == left, (box, words)
-    assert count.text == "No model of 4 fits; Reset shows all"
+    assert count.text == "None of 4 models matches. Reset shows all"
     board.find_element("id", "reset").click()
     for box, most, left in (
         ("parameters", "1.2k", 0),
         ("parameters", "1,234", 4),
         ("flops", "0.1M", 4),
-        ("budget", "3", 1),
     ):
         board.find_element("id", box).send_keys(most)
         assert len(shown(board)) == left, (box, most)
         board.find_element("id", "reset").click()
+
+
+def test_each_budget_names_its_leaders_and_what_is_not_settled(board) -> None:
+    board.find_element("css selector", "#budgets summary").click()
+    lines = [line.text.split() for line in board.find_elements("css selector", "#budgets tbody tr")]
+    assert [" ".join(line[:2]) for line in lines] == ["10 GPU-minutes", "1 GPU-hour"]  # nobody is in the third
+    assert " ".join(lines[0]).count("Certain-v the only one") == 4
+    assert "68.0% Certain-v ahead of 1" in " ".join(lines[1])
 
 
 def test_what_is_chosen_stands_in_the_address_and_comes_back(board) -> None:
@@ -243,7 +256,9 @@ def test_by_keyboard_alone(board) -> None:
     def tab_to(what: str) -> Any:
         for _ in range(60):
             focused().send_keys(Keys.TAB)
-            if focused().get_dom_attribute("id") == what or what in (focused().get_dom_attribute("class") or ""):
+            if focused().get_dom_attribute("id") == what or what in (
+                focused().get_dom_attribute("aria-describedby") or ""
+            ):
                 return focused()
             if what in (focused().accessible_name or ""):
                 return focused()
@@ -282,11 +297,11 @@ def test_charts_have_a_point_a_number_at_its_place_that_names_its_row_and_leads_
 
     points = "return [...document.querySelectorAll('#{} .mark-symbol.role-mark path')].map((p) => [p.__data__.datum.row, p.__data__.datum.series, p.__data__.datum.accuracy, p.__data__.x, p.__data__.y])"
     until(board, lambda: len(board.find_elements("css selector", "figure[data-drawn]")) == 2)
-    found = board.execute_script(points.format("accuracies"))
-    assert {(row, series): accuracy for row, series, accuracy, *_ in found} == {
+    points_drawn = board.execute_script(points.format("accuracies"))
+    assert {(row, series): accuracy for row, series, accuracy, *_ in points_drawn} == {
         ("Best-v", "attacked"): 70, ("Certain-v", "attacked"): 68, ("Weak-v", "attacked"): 10, ("Given-v", "attacked"): 30,
     }  # fmt: skip
-    places = {row: (x, y) for row, _, _, x, y in found}
+    places = {row: (x, y) for row, _, _, x, y in points_drawn}
     assert places["Best-v"][0] < places["Given-v"][0] < places["Certain-v"][0] < places["Weak-v"][0], (
         "by clean accuracy"
     )
@@ -315,9 +330,11 @@ def test_a_phone_shows_a_card_a_row_with_words_for_each_number(board) -> None:
         cells = [cells[place] for place in (0, 1, 2, 6)]
         assert [cell.rect["y"] for cell in cells[1:4]] == [cells[1].rect["y"]] * 3, "three numbers side by side"
         numbers = [cell.find_elements("tag name", "b") for cell in cells[1:4]]
-        assert len({found[0].rect["y"] for found in numbers if found}) == 1, "under words of one height"
-        said = board.execute_script("return getComputedStyle(arguments[0], '::before').content", cells[2])
-        assert said.replace("\\a ", " ").replace("\n", " ").strip('"') == "robust Linf 0.15"
+        assert len({points_drawn[0].rect["y"] for points_drawn in numbers if points_drawn}) == 1, (
+            "under words of one height"
+        )
+        devices = board.execute_script("return getComputedStyle(arguments[0], '::before').content", cells[2])
+        assert devices.replace("\\a ", " ").replace("\n", " ").strip('"') == "robust Linf 0.15"
         assert board.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     finally:
         board.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
@@ -341,8 +358,8 @@ def test_seconds_name_their_device_where_rows_ran_on_several_kinds(board) -> Non
     board.find_element("id", "all").click()
     cells = {row: [board.find_element("css selector", f"[data-row='{row}-v'] [data-time='{part}']")
              for part in ("training", "evaluation")] for row in ("Weak", "Certain", "Given")}  # fmt: skip
-    said = [[child.text for child in cell.find_elements("tag name", "small")] for cell in cells["Certain"]]
-    assert said == [[GPU], [f"7.0 {GPU}", f"2.0 {CPU}"]]
+    devices = [[child.text for child in cell.find_elements("tag name", "small")] for cell in cells["Certain"]]
+    assert devices == [[GPU], [f"7.0 {GPU}", f"2.0 {CPU}"]]
     assert [cell.text.split("\n")[0] for cell in cells["Certain"]] == ["4.0", "9.0"]
     assert [cell.text for cell in cells["Weak"]] == ["3.0", "8.0"], "measured before devices were named"
     assert [cell.text for cell in cells["Given"]] == ["–", "–"]

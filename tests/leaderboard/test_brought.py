@@ -24,7 +24,7 @@ IMAGES = {"A-v": {"robust Linf 0.15": "1" * 70 + "0" * 30}, "B-v": {"robust Linf
 def rows(folder: Path, images: range, certified: float = 0) -> list[Row]:
     """A of 70 and B of 40 robust images; others broke `images` of A within Linf 0.15."""
     made: list[Record] = [record("A", 70, 30, certified=20), record("B", 40, 10)]
-    made = [one.model_copy(update={"sha256": {"weights": "a" * 64}}) for one in made]
+    made = [contributed.model_copy(update={"sha256": {"weights": "a" * 64}}) for contributed in made]
     if images:
         broken = [
             BrokenImage(
@@ -33,26 +33,28 @@ def rows(folder: Path, images: range, certified: float = 0) -> list[Row]:
             )
             for i in images
         ]  # fmt: skip
-        one = Brought(credit=HOSTILE, sha256="b" * 64, weights="a" * 64, images=broken)
-        (folder / "A-v.json").write_text(to_json(BrokenRow(track="digits", track_version=1, row="A-v", brought=(one,))))
+        contributed = Brought(credit=HOSTILE, sha256="b" * 64, weights="a" * 64, images=broken)
+        (folder / "A-v.json").write_text(
+            to_json(BrokenRow(track="digits", track_version=1, row="A-v", brought=(contributed,)))
+        )
     counted, scores, brought = lowered_all(folder, made, IMAGES)
     return rank(counted, TRACK, scores, (), brought)
 
 
-def page(tmp_path: Path, found: list[Row], name: str) -> str:
-    for row in found:
+def page(tmp_path: Path, board_rows: list[Row], name: str) -> str:
+    for row in board_rows:
         site_rows.write(row.record, tmp_path, images=2)
-    site_rows.render(tmp_path / "site", TRACK, found, tmp_path)
+    site_rows.render(tmp_path / "site", TRACK, board_rows, tmp_path)
     return (tmp_path / "site" / name).read_text()
 
 
 def test_a_row_falls_by_what_others_broke(tmp_path) -> None:
     assert [(row.record.row, row.rank) for row in rows(tmp_path, range(0))] == [("A-v", "1"), ("B-v", "2")]
-    found = rows(tmp_path, range(35))
-    assert [(row.record.row, row.rank) for row in found] == [("B-v", "1–2"), ("A-v", "1–2")]
-    assert found[1].credits == {"robust Linf 0.15": f"−35 {HOSTILE}"}
-    assert build.metrics(found)["A-v"]["robust Linf 0.15"] == 0.35
-    assert build.table(found, TRACK).splitlines()[2].startswith("A-v,0.97,0.35,0.3,")
+    board_rows = rows(tmp_path, range(35))
+    assert [(row.record.row, row.rank) for row in board_rows] == [("B-v", "1–2"), ("A-v", "1–2")]
+    assert board_rows[1].credits == {"robust Linf 0.15": f"−35 {HOSTILE}"}
+    assert build.metrics(board_rows)["A-v"]["robust Linf 0.15"] == 0.35
+    assert build.table(board_rows, TRACK).splitlines()[2].startswith("A-v,0.97,0.35,0.3,")
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_a_rows_file_holds_its_numbers_verdicts_and_curves(site) -> None:
     data, page = loaded(site, "A-v"), known(site)
     assert data["numbers"][ROBUST] == [0.7, pytest.approx(0.6), pytest.approx(0.8), 70, 100]
     assert data["images"] == {"clean": packed("1" * 100), ROBUST: packed(VERDICTS["A"])}
-    assert (data["best"], data["worst"], data["seeds"]) == (1, 1, {})
+    assert (data["ranks"][ROBUST], data["seeds"]) == ([1, 1], {})
     curves = {kind: dict(zip(page["radii"], shares, strict=True)) for kind, shares in data["curves"].items()}
     assert (curves["attacked"][0.39], curves["attacked"][0.4], curves["certified"][0.2]) == (1.0, 0.7, 1.0)
     assert curves["certified"][0.25] == 0
@@ -81,14 +81,14 @@ def test_tests_of_all_pairs_are_scipys(made, site) -> None:
     shown = dict(re.findall(r'<tr data-pair="([^"]+)" data-p="([^"]+)"', text))
     assert set(shown) == {"A-v,C-v", "A-v,B-v", "C-v,B-v"}
     for pair in pairs(made, ROBUST) or []:
-        one, other = (made.images[row.record.row][ROBUST] for row in (pair.first, pair.second))
-        seen = list(zip(one, other, strict=True))
+        digits, other = (made.images[row.record.row][ROBUST] for row in (pair.first, pair.second))
+        seen = list(zip(digits, other, strict=True))
         wins, losses = seen.count(("1", "0")), seen.count(("0", "1"))
         assert (pair.only_first, pair.only_second) == (wins, losses)
         assert pair.both + pair.neither == 100 - wins - losses
         p = binomtest(wins, wins + losses).pvalue
         assert float(shown[f"{pair.first.record.row},{pair.second.record.row}"]) == pytest.approx(p)
-        assert pair.order == better((one, other), None, 3)
+        assert pair.order == better((digits, other), None, 3)
     assert known(site)["orders"] == {"A-v,C-v": 1, "A-v,B-v": 1, "C-v,B-v": 0}
     rows = [re.sub(r"<[^>]+>", " ", row).split() for row in re.findall(r"<tr data-pair.*?</tr>", text, re.S)]
     assert rows[1][-4:] == ["&lt;", "0.001", "first", "better"]
@@ -100,7 +100,7 @@ def test_a_board_of_many_rows_has_no_table_of_all_pairs(tmp_path) -> None:
     page = (written(tmp_path, made) / "compare/index.html").read_text()
     assert "data-pair" not in page
     assert known(tmp_path / "site")["orders"] is None
-    assert "each image's verdicts in the evidence on its page" in page.partition("<noscript>")[2]
+    assert "Each model's numbers are on" in page.partition("<noscript>")[2]
 
 
 def test_without_verdicts_by_image_or_rows_the_page_says_so(made, tmp_path) -> None:

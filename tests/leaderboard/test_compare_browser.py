@@ -66,8 +66,8 @@ def cells(page, label: str) -> list[list[str]]:
     return [[cell.text for cell in line.find_elements("css selector", "th, td")] for line in lines]
 
 
-def expected(one: str, other: str) -> list[str]:
-    seen = list(zip(VERDICTS[one], VERDICTS[other], strict=True))
+def expected(row_name: str, other: str) -> list[str]:
+    seen = list(zip(VERDICTS[row_name], VERDICTS[other], strict=True))
     both, wins, losses, neither = (seen.count(v) for v in (("1", "1"), ("1", "0"), ("0", "1"), ("0", "0")))
     p = binomtest(wins, wins + losses).pvalue
     return [*map(str, (both, wins, losses, neither)), "< 0.001" if p < 0.001 else f"{p:.3f}"]
@@ -98,11 +98,11 @@ def test_any_image_opens_clean_and_attacked_of_every_model(page, site: Path) -> 
     page.get(f"file://{site}/compare/index.html#A-v,B-v&image=57")
     wait(page, "2 models compared")
     until(page, lambda: page.find_element("id", "image").text == "Image 57")
-    words = {"1": "right", "0": "wrong"}
+    words = {"1": "yes", "0": "no"}
     lines = {line[0]: line[1:] for line in cells(page, "image 57, number by number")}
     assert lines[ROBUST] == [words[VERDICTS[name][57]] for name in "AB"]
     assert lines["certified to, l2"] == ["0.2000", "0.2000"]
-    assert lines["broken from, l2"] == ["never broken" if VERDICTS[name][57] == "1" else "0.4000" for name in "AB"]
+    assert lines["broken from, l2"] == ["not broken" if VERDICTS[name][57] == "1" else "0.4000" for name in "AB"]
     tiles = page.find_elements("css selector", ".opened .picture")
     assert [Path(tile.value_of_css_property("background-image").strip('url(")')).parts[-2:] for tile in tiles] == [
         ("compare", "images.png")
@@ -180,14 +180,14 @@ def test_rows_without_verdicts_by_image_still_have_their_numbers(page, tmp_path)
     page.get(f"file://{tmp_path}/site/compare/index.html#A-v,B-v")
     wait(page, "2 models compared")
     assert cells(page, "agreement of the two") == []
-    assert "Not every one of them has robust Linf 0.15 by image" in page.find_element("id", "compared").text
+    assert "robust Linf 0.15 is not known image by image" in page.find_element("id", "compared").text
     assert len(cells(page, "headline numbers")) > 4
 
 
 def test_mcnemars_p_is_scipys_and_bits_are_pythons(page) -> None:
     pairs = [(0, 0), (1, 0), (0, 5), (7, 7), (3, 12), (40, 71), (999, 1200), (4800, 5200), (0, 2000)]
-    found = page.execute_script("return arguments[0].map(([a, b]) => RVB.mcnemar(a, b))", pairs)
-    for (wins, losses), p in zip(pairs, found, strict=True):
+    p_values = page.execute_script("return arguments[0].map(([a, b]) => RVB.mcnemar(a, b))", pairs)
+    for (wins, losses), p in zip(pairs, p_values, strict=True):
         assert p == pytest.approx(binomtest(wins, wins + losses).pvalue if wins + losses else 1, rel=1e-9)
     for digits in ("1", "01", "10000000", "100000001", VERDICTS["A"]):
         bits = page.execute_script("return [...RVB.bits(arguments[0], arguments[1])]", packed(digits), len(digits))

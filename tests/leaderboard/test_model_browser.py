@@ -34,20 +34,20 @@ def marks(browser: Any, figure: str, kind: str) -> list[str]:
 
 def test_charts_have_the_right_marks_and_values(browser, tmp_path) -> None:
     opened(browser, page(row(), tmp_path))
-    found = image_radii(evidence(row(), 60))
+    row_radii = image_radii(evidence(row(), 60))
     shown = marks(browser, "sandwich", "rule")
     lines = (tmp_path / "site/models/Shown-v/sandwich.csv").read_text().splitlines()[1:]
     assert len(shown) == len(lines)
-    for said, line in zip(shown, lines, strict=True):
+    for tips, line in zip(shown, lines, strict=True):
         radius, attacked, certified = map(float, line.split(",")[:3])
-        assert f"l2 radius: {radius:.4f}" in said
-        assert f"attacked, percent: {attacked:.1f}" in said
-        assert f"certified, percent: {certified:.1f}" in said
+        assert f"l2 radius: {radius:.4f}" in tips
+        assert f"robust, percent: {attacked:.1f}" in tips
+        assert f"certified, percent: {certified:.1f}" in tips
     assert len(marks(browser, "sandwich", "line")) == 2
     assert len(marks(browser, "sandwich", "area")) == 1
     points = marks(browser, "radii", "symbol")
-    assert len(points) == int(found.right.sum())
-    assert sum("never broken" in said for said in points) == int((found.right & np.isinf(found.broken)).sum())
+    assert len(points) == int(row_radii.right.sum())
+    assert sum("never broken" in tips for tips in points) == int((row_radii.right & np.isinf(row_radii.broken)).sum())
     steps = browser.execute_script("return document.querySelector('#sandwich .mark-line path').getAttribute('d')")
     assert len(re.findall("[LHV]", steps)) >= len({line.split(",")[1] for line in lines}), "a step a value"
     assert complaints(browser) == []

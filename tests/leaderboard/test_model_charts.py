@@ -63,18 +63,18 @@ def drawn(seen: Curves, radius: float) -> list[int]:
 def test_drawn_curves_are_exact_at_their_radii_and_err_to_one_side_between(
     n: int, seed: int, step: int, points: int
 ) -> None:
-    found = random_radii(n, seed, step)
-    seen = curves(found, MARKED, points)
+    row_radii = random_radii(n, seed, step)
+    seen = curves(row_radii, MARKED, points)
     assert len(seen.radii) <= points
     assert {0.0, *MARKED} <= {*seen.radii.tolist()}
-    assert found.certified is not None
-    assert found.smoothed is not None
+    assert row_radii.certified is not None
+    assert row_radii.smoothed is not None
     far = float(seen.radii[-1])
     between = np.random.default_rng(seed).random(50) * far
     for radius in [*seen.radii.tolist(), *between.tolist()]:
-        attacked = sum(ok and b > radius + ROUNDING for ok, b in zip(found.right, found.broken, strict=True))
-        certified = sum(ok and c >= radius for ok, c in zip(found.right, found.certified, strict=True))
-        smoothed = sum(s >= radius for s in found.smoothed)
+        attacked = sum(ok and b > radius + ROUNDING for ok, b in zip(row_radii.right, row_radii.broken, strict=True))
+        certified = sum(ok and c >= radius for ok, c in zip(row_radii.right, row_radii.certified, strict=True))
+        smoothed = sum(s >= radius for s in row_radii.smoothed)
         above, below, other = drawn(seen, radius)
         assert above >= attacked
         assert below <= certified
@@ -107,28 +107,26 @@ def test_steps_are_drawn_to_the_side_that_the_bound_allows() -> None:
 
 
 def test_a_row_without_certificate_has_the_attacked_curve_alone() -> None:
-    found = ImageRadii(np.array([True, True, False]), np.array([0.2, np.inf, 0.1]))
-    chart = sandwich(found, [0.1, 0.3], [0.3])
+    row_radii = ImageRadii(np.array([True, True, False]), np.array([0.2, np.inf, 0.1]))
+    chart = sandwich(row_radii, [0.1, 0.3], [0.3])
     assert [line[2] for line in chart.lines] == [False, False, False, True], "where an attack was run"
     assert list(chart.heads) == ["radius", "attacked", "attack"]
     assert [line[1] for line in chart.lines] == pytest.approx([200 / 3, 200 / 3, 100 / 3, 100 / 3])
     assert [line[0] for line in chart.lines] == [0.0, 0.1, 0.2, 0.3]
     fields = [layer["encoding"]["y"]["field"] for layer in chart.spec["layer"] if "y" in layer["encoding"]]
     assert fields == ["attacked", "attacked"], "a line, and dots on it"
-    assert chart.spec["layer"][0]["encoding"]["color"]["legend"]["values"] == [
-        "attacked: right, and not known to be broken"
-    ]
-    assert per_image(found) is None
+    assert chart.spec["layer"][0]["encoding"]["color"]["legend"]["values"] == ["robust: not broken by any attack"]
+    assert per_image(row_radii) is None
 
 
 def test_shares_at_each_radius() -> None:
     radii = (0.0, 0.1, 0.25, 0.3, 0.5)
-    found = shares(image_radii(pa.table(FOUR_IMAGES)), radii)
-    assert found["attacked"] == [0.75, 0.75, 0.5, 0.25, 0.0], "an image broken at a radius is lost at it"
-    assert found["certified"] == [0.5, 0.5, 0.25, 0.0, 0.0], "an image certified to a radius counts at it"
-    assert found["smoothed"] == [0.5, 0.5, 0.0, 0.0, 0.0], "the third image's class is wrong"
+    row_radii = shares(image_radii(pa.table(FOUR_IMAGES)), radii)
+    assert row_radii["attacked"] == [0.75, 0.75, 0.5, 0.25, 0.0], "an image broken at a radius is lost at it"
+    assert row_radii["certified"] == [0.5, 0.5, 0.25, 0.0, 0.0], "an image certified to a radius counts at it"
+    assert row_radii["smoothed"] == [0.5, 0.5, 0.0, 0.0, 0.0], "the third image's class is wrong"
     plain = pa.table(FOUR_IMAGES).drop_columns(["certified_l2", "smoothed_l2", "smoothed_prediction"])
-    assert shares(image_radii(plain), radii) == {"attacked": found["attacked"]}
+    assert shares(image_radii(plain), radii) == {"attacked": row_radii["attacked"]}
 
 
 @settings(max_examples=25, deadline=None)
@@ -137,14 +135,14 @@ def test_images_are_counted_as_records_count_them(seed: int) -> None:
     rng, seen = np.random.default_rng(seed), evidence(row(), 80, seed)
     seen = seen.append_column("probed L2 0.5", pa.array(rng.random(80) < 0.2))
     seen = seen.append_column("probed Linf 0.15", pa.array(np.ones(80, bool)))
-    found, radii = image_radii(seen), radii_of(TRACK)
-    parts = shares(found, radii)
+    row_radii, radii = image_radii(seen), radii_of(TRACK)
+    parts = shares(row_radii, radii)
     for eps in (0.05, 0.1, 0.3, 0.5, 1.0):
         counted = int(unbroken(seen, ThreatModel(norm="L2", eps=eps)).sum())
-        (line,) = settled(found, [eps])
+        (line,) = settled(row_radii, [eps])
         assert line.between + (line.certified or 0) == counted
         assert parts["attacked"][radii.index(eps)] == pytest.approx(counted / 80, abs=1e-6)
-        words = [state(found, i, eps) for i in range(80)]
+        words = [state(row_radii, i, eps) for i in range(80)]
         assert [words.count(word) for word in ("certified", "between", "broken", "wrong when clean")] == [
             line.certified, line.between, line.broken, line.wrong
         ]  # fmt: skip
@@ -161,13 +159,15 @@ def test_what_others_brought_counts_and_contradicts() -> None:
     assert image_radii(pa.table(FOUR_IMAGES), [brought]).broken.tolist() == [0.3, 0.25, 0.2, np.inf]
     seen = evidence(row(), 30)
     image = int(np.flatnonzero(seen["certified_l2"].to_numpy() > 0.1)[0])
-    one = BrokenImage(image=image, threat="L2 0.5", linf=0.05, l2=0.1, prediction=1, margin=-1, lost=(), certified=0.2)
-    brought = Brought(credit="Jane", sha256="a" * 64, weights="b" * 64, images=(one,))
-    found = image_radii(seen, [brought])
-    assert found.broken[image] == 0.1
-    assert np.flatnonzero(found.contradicted).tolist() == [image]
+    broken_image = BrokenImage(
+        image=image, threat="L2 0.5", linf=0.05, l2=0.1, prediction=1, margin=-1, lost=(), certified=0.2
+    )
+    brought = Brought(credit="Jane", sha256="a" * 64, weights="b" * 64, images=(broken_image,))
+    row_radii = image_radii(seen, [brought])
+    assert row_radii.broken[image] == 0.1
+    assert np.flatnonzero(row_radii.contradicted).tolist() == [image]
     assert not image_radii(seen).contradicted.any()
-    chart = per_image(found)
+    chart = per_image(row_radii)
     assert chart is not None
     assert [line for line in chart.lines if line[3] == "contradiction"] == [
         (image, pytest.approx(float(seen["certified_l2"][image].as_py()), abs=1e-6), 0.1, "contradiction")
@@ -176,16 +176,16 @@ def test_what_others_brought_counts_and_contradicts() -> None:
 
 
 def test_points_of_many_images_are_thinned_evenly_and_contradictions_stay() -> None:
-    found = random_radii(10000, 3)
-    assert found.certified is not None
-    wrong = np.flatnonzero(found.right & (found.certified > 0.5))[:7]
-    found.broken[wrong] = 0.3
-    images = drawn_images(found, 500)
+    row_radii = random_radii(10000, 3)
+    assert row_radii.certified is not None
+    wrong = np.flatnonzero(row_radii.right & (row_radii.certified > 0.5))[:7]
+    row_radii.broken[wrong] = 0.3
+    images = drawn_images(row_radii, 500)
     assert 500 <= len(images) <= 507
     assert {*wrong.tolist()} <= {*images.tolist()}
     assert np.diff(np.setdiff1d(images, wrong)).max() < 60, "none is far from the next"
-    assert found.right[images].all()
-    chart = per_image(found)
+    assert row_radii.right[images].all()
+    chart = per_image(row_radii)
     assert chart is not None
     assert "evenly taken" in chart.caption
     never = [line for line in chart.lines if line[2] is None]

@@ -143,21 +143,21 @@ def test_the_board_marks_rows_whose_attacks_are_in_doubt(site) -> None:
     assert "unsound" not in index
 
 
-WITHSTOOD = "90.0% of 100 validation images withstood the attack trained on, 10.0% also PGD (10 steps, Linf 0.15)"
+ROBUST = "90.0% of 100 validation images were robust to the attack that it was trained on, and 10.0% to PGD too (10 steps, Linf 0.15)"
 SAYS: dict[str, tuple[list[str], list[str]]] = {  # by row what its page says, and what it does not
     "Doubtful": (
         [
-            "Not without doubt", "why 0", "why 1", "in epochs 7, 8: PGD broke more than 30% of", WITHSTOOD,
+            "⚠ Warning.", "why 0", "why 1", "in epochs 7, 8: PGD broke more than 30% of", ROBUST,
             "<strong>Catastrophic overfitting</strong>",
         ],
         ["why 2", "No warning."],
     ),
     "Sound": (
         [
-            "No warning.", "sign &lt;0&gt;", "0.5 (least), 1.5 (50% lie below), 4 (greatest)", WITHSTOOD,
-            "No catastrophic overfitting seen.", "(cpu, 32-true, 4 processes that share each batch);",
+            "No warning.", "sign &lt;0&gt;", "0.5 (least), 1.5 (50% lie below), 4 (greatest)", ROBUST,
+            "No catastrophic overfitting found.", "(cpu, 32-true, 4 processes that share each batch);",
         ],
-        ["why 0", "why 1", "why 2", "Not without doubt"],
+        ["why 0", "why 1", "why 2", "⚠ Warning."],
     ),
     "Shown": (
         ["Trained for 1 epochs with seed 0 (cpu, 32-true);", "so there is nothing to compare", "(40 of 100 images)"],
@@ -174,9 +174,9 @@ SAYS: dict[str, tuple[list[str], list[str]]] = {  # by row what its page says, a
         ],
         [],
     ),
-    "Elsewhere": (["The one claimed number recorded is not of what is measured here"], []),
+    "Elsewhere": (["No number of this page is comparable with the one number that the paper claims"], []),
     "Many": (
-        ["the first 2,000 of 2,001 images", 'All 2,001 stand in <a href="evidence.parquet"', f"the first {LINES} of 2001"], [],
+        ["the first 2,000 of 2,001 images", 'All 2,001 are in <a href="evidence.parquet"', f"the first {LINES} of 2001"], [],
     ),
     "Hostile": ([html.escape("{{7*7}}")], ["<script>alert", "<img src=x"]),
 }  # fmt: skip
@@ -192,7 +192,7 @@ def test_a_page_says_what_the_record_holds_and_no_more(site, name) -> None:
 
 def test_each_check_has_a_verdict_and_the_curves_are_drawn(site) -> None:
     doubtful, sound = (text_of(site, name) for name in ("Doubtful", "Sound"))
-    assert (doubtful.count("⚠ doubtful"), sound.count("<td>sound</td>"), sound.count("<svg")) == (2, 3, 2)
+    assert (doubtful.count("⚠ warns"), sound.count("<td>passes</td>"), sound.count("<svg")) == (2, 3, 2)
 
 
 def test_a_page_links_to_web_addresses_alone(site) -> None:
@@ -212,7 +212,7 @@ def test_files_lie_beside_the_page_and_the_charts_numbers_in_it(site) -> None:
     for name in ("record.json", "evidence.parquet", "evidence.csv", "paper.bib", "sandwich.csv", "radii.csv"):
         assert (folder / name).exists()
         assert f'href="{name}"' in text
-    specs = [json.loads(one) for one in re.findall(r'<script type="application/json">(.*?)</script>', text, re.S)]
+    specs = [json.loads(item) for item in re.findall(r'<script type="application/json">(.*?)</script>', text, re.S)]
     assert len(specs) == 2
     table = pyarrow.csv.read_csv(folder / "sandwich.csv").to_pylist()
     for drawn, line in zip(specs[0]["lines"], table, strict=True):
@@ -221,12 +221,12 @@ def test_files_lie_beside_the_page_and_the_charts_numbers_in_it(site) -> None:
 
 
 def test_a_page_shows_each_image_and_what_is_known_of_it(site) -> None:
-    text, found = text_of(site, "Shown"), image_radii(evidence(row(), 60))
+    text, result = text_of(site, "Shown"), image_radii(evidence(row(), 60))
     cells, radius = re.findall(r"<td><b>([a-z ]+)</b>", between(text, '<tr class="states">', "</tr>")), 0.25
     for i, word in enumerate(cells):
-        certified = found.certified is not None and found.certified[i] >= radius
-        known = "broken" if found.broken[i] <= radius else "certified" if certified else "between"
-        assert word == (known if found.right[i] else "wrong when clean")
+        certified = result.certified is not None and result.certified[i] >= radius
+        status = "broken" if result.broken[i] <= radius else "certified" if certified else "between"
+        assert word == (status if result.right[i] else "wrong when clean")
     assert len(cells) == 10
     assert "mid-grey: none" in text
     assert "data:image/png;base64," in text
@@ -252,16 +252,16 @@ def test_claims_are_compared_cell_by_cell_and_only_where_both_are_of_one_thing()
         claimed("certified L2 0.1 (normalised)", 0.5), claimed("certified L2 0.1", 0.2), claimed("robust L2 0.75", 0.2),
     ]  # fmt: skip
     (made,) = rank([row(claims=claims)], TRACK)
-    found = compare(made, columns(TRACK))
-    assert [one.measured and one.measured.count for one in found] == [97, 40, None, None, 20, None]
-    assert [one.difference and round(one.difference, 6) for one in found] == [0.02, -0.5, None, None, 0.0, None]
-    assert found[0].why == "no difference is shown: the interval holds the claim"
-    assert "trained again here" in found[1].why
-    assert found[2].why == "not comparable: claimed on cifar10; this row is trained and evaluated on digits"
-    assert found[3].why.startswith("not comparable: ")
-    assert "no number of this name and radius" in found[5].why
+    result = compare(made, columns(TRACK))
+    assert [item.measured and item.measured.count for item in result] == [97, 40, None, None, 20, None]
+    assert [item.difference and round(item.difference, 6) for item in result] == [0.02, -0.5, None, None, 0.0, None]
+    assert result[0].why == "the claim lies within the interval: no difference is shown"
+    assert "trained again here" in result[1].why
+    assert result[2].why == "other data: cifar10"
+    assert "no number of this name and radius" in result[3].why
+    assert "no number of this name and radius" in result[5].why
     (bare,) = rank([row(certified=False, claims=claims[4:5])], TRACK)
-    assert compare(bare, columns(TRACK))[0].why == "not comparable: this row certifies nothing here"
+    assert compare(bare, columns(TRACK))[0].why == "this row certifies nothing here"
     seeds = tuple(Spread((0.3, 0.95)) if name == "robust Linf 0.15" else None for name in columns(TRACK))
     other = made.__class__(made.best, made.worst, made.record, made.cells, seeds, None)
     assert "within the range of 2 trainings" in compare(other, columns(TRACK))[1].why
@@ -282,20 +282,20 @@ def test_metrics_are_the_same_number_only_where_they_say_no_more(metric: str, na
 def test_the_verdict_is_one_line_and_doubts_are_said_in_words() -> None:
     sound = row(reliability={"threat": LINF, "signals": signals(0, 2)})
     assert verdict(sound).line == (
-        "None of 2 checks warns of the attacks; certificate audited and held; rebuilt here from scratch; replayable; "
+        "None of 2 checks warns that the attacks may have failed; certificate audited; rebuilt here from scratch; replayable; "
         "one training."
     )
     assert verdict(sound).doubts == ()
     doubted = row(certified=False, wall="none", sha256={}, reliability={"threat": LINF, "signals": signals(1)})
-    found = verdict(doubted, trainings=5)
-    assert found.line.startswith("1 of 3 checks warns that the attacks may have failed; no certificate; ")
-    assert "its adversarial images are not kept; trained with 5 seeds" in found.line
-    assert found.doubts[0] == ("sign <0>", "why 0 Measured: 0 & more.")
-    assert [name for name, _ in found.doubts] == ["sign <0>", "no sandbox"]
+    result = verdict(doubted, trainings=5)
+    assert result.line.startswith("1 of 3 checks warns that the attacks may have failed; no certificate; ")
+    assert "adversarial images not kept; trained with 5 seeds" in result.line
+    assert result.doubts[0] == ("sign <0>", "why 0 Measured: 0 & more.")
+    assert [name for name, _ in result.doubts] == ["sign <0>", "no sandbox"]
     image = BrokenImage(image=3, threat="L2 0.5", linf=0, l2=0.1, prediction=1, margin=-1, lost=(), certified=0.2)
-    found = verdict(sound, [Brought(credit="Jane", sha256="a" * 64, weights="b" * 64, images=(image,))])
-    assert "certificate contradicted" in found.line
-    assert found.doubts[0][0] == "image 3 contradicts the certificate"
+    result = verdict(sound, [Brought(credit="Jane", sha256="a" * 64, weights="b" * 64, images=(image,))])
+    assert "certificate contradicted" in result.line
+    assert result.doubts[0][0] == "image 3 contradicts the certificate"
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,11 @@ def lines(page: str, label: str) -> list[list[str]]:
 
 def test_claimed_and_rebuilt_stand_side_by_side(tmp_path) -> None:
     page = (pages(tmp_path, board()) / "Sub/index.html").read_text()
-    found = lines(page, "A <study>: claimed and rebuilt")
-    assert found[0] == ["setting", "clean, %"]
-    assert found[2] == ["a", "50.0", "53.0 50.0–56.0", "+3.0 -4.5 to +10.5 ≈ within the seeds"]
-    assert found[3][:3] == ["b", "90.0", "51.0 50.0–52.0"]
-    assert found[3][3].endswith("▼ rebuilt below")
+    printed = lines(page, "A <study>: claimed and rebuilt")
+    assert printed[0] == ["setting", "clean, %"]
+    assert printed[2] == ["a", "50.0", "53.0 50.0–56.0", "+3.0 -4.5 to +10.5 ≈ within the seeds"]
+    assert printed[3][:3] == ["b", "90.0", "51.0 50.0–52.0"]
+    assert printed[3][3].endswith("▼ rebuilt below")
     assert "Not reproduced since it was published." in page
     assert lines(page, "A <study>: statements")[1][:2] == ["It <helps>", "holds"]
     section = page.partition('id="study-grid"')[2].partition("</section>")[0]
@@ -97,8 +97,8 @@ def test_numbers_of_other_data_have_no_difference_and_lead_to_the_papers_own(tmp
     about = About("1", real={"Sub": [("cifar10_jpeg", "Photographs")]})
     folder = pages(tmp_path, board(TRACK, about=about))
     page = (folder / "Sub/index.html").read_text()
-    found = lines(page, "A <study>: claimed and rebuilt")
-    assert found[2] == ["a", "50.0", "53.0 50.0–56.0", "≠ other data"]
+    printed = lines(page, "A <study>: claimed and rebuilt")
+    assert printed[2] == ["a", "50.0", "53.0 50.0–56.0", "≠ other data"]
     assert '<a href="../../../cifar10_jpeg/papers/Sub/index.html">Photographs</a>' in page
     assert lines(page, "tables and figures")[0] == ["table or figure", "state", "printed", "statements tested"]
     assert "rebuilt below" not in page + (folder / "index.html").read_text()
@@ -157,7 +157,7 @@ def test_a_study_without_a_row_or_a_declaration_has_a_page(tmp_path) -> None:
     folder = pages(tmp_path, made)
     page = (folder / "Sub/index.html").read_text()
     assert "<h1><bdi>Sub</bdi></h1>" in page
-    assert "networks of their own" in page
+    assert "are not ranked" in page
     assert "Sub/index.html" in (folder / "index.html").read_text()
     assert "No paper has a row" in (pages(tmp_path, Board(TRACK, [], Path("nowhere"))) / "index.html").read_text()
 
@@ -170,12 +170,12 @@ def test_texts_of_submissions_are_no_markup(tmp_path, url: str) -> None:
     content["claims"] = [{"track": hostile, "metric": hostile, "value": 0.5, "source": hostile}]
     made = Record.model_validate(content)
     paper = made.paper.model_copy(update={"url": url})  # past its own check
-    one = published(VALUES, claims=PRINTED, note=hostile, title=hostile, source=hostile)
+    chart = published(VALUES, claims=PRINTED, note=hostile, title=hostile, source=hostile)
     asked = {"later": Study.model_validate(study("later", hostile, note=hostile, title=hostile)["later"])}
     idle = declared().model_copy(update={"paper": paper, "studies": asked, "summary": hostile})
     rows = rank([made.model_copy(update={"paper": paper})], TRACK)
-    for known in ({}, {"Sub": idle, "Idle": idle}):
-        folder = pages(tmp_path, Board(TRACK, rows, Path("nowhere"), studies=[one], papers=known))
+    for names in ({}, {"Sub": idle, "Idle": idle}):
+        folder = pages(tmp_path, Board(TRACK, rows, Path("nowhere"), studies=[chart], papers=names))
         for path in folder.rglob("*.html"):
             text = path.read_text()
             assert "<script>alert" not in text

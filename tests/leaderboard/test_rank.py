@@ -32,8 +32,8 @@ def ranks(records: list[Record], *studies) -> list[tuple[str, str]]:
 
 
 def test_columns_stand_in_groups() -> None:
-    found = [(head.title, head.columns) for head in heads(columns(tracks.load("digits")))]
-    assert found == [
+    ranked = [(head.title, head.columns) for head in heads(columns(tracks.load("digits")))]
+    assert ranked == [
         ("clean", [""]),
         ("robust", ["Linf 0.15", "L2 0.5", "L2 1"]),
         ("certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
@@ -67,9 +67,9 @@ def test_each_number_ranks_by_itself_the_rows_that_have_it() -> None:
     scores = images(*records)
     for made, count in zip(records, (10, 60), strict=False):
         scores[made.row]["certified L2 0.1"] = verdicts(count)
-    found = {row.record.submission: row.standings for row in rank(records, TRACK, scores)}
-    assert {name: own["robust Linf 0.15"].rank for name, own in found.items()} == {"A": "1", "B": "2", "C": "3"}
-    assert {name: own["certified L2 0.1"].rank for name, own in found.items() if "certified L2 0.1" in own} == {
+    ranked = {row.record.submission: row.standings for row in rank(records, TRACK, scores)}
+    assert {name: own["robust Linf 0.15"].rank for name, own in ranked.items()} == {"A": "1", "B": "2", "C": "3"}
+    assert {name: own["certified L2 0.1"].rank for name, own in ranked.items() if "certified L2 0.1" in own} == {
         "A": "2", "B": "1",
     }  # fmt: skip
 
@@ -135,33 +135,33 @@ def test_ranks_and_ties_are_those_of_the_pairs(seed) -> None:
     }
     judged = {name: runs[0] for name, runs in drawn.items() if name != "row7"}
     trained = {name: drawn[name] for name in names[::2]}
-    found = standings(names, judged, trained)
+    ranked = standings(names, judged, trained)
     signs = {}
-    for one, other in itertools.permutations(names, 2):
-        seeds = (trained[one], trained[other]) if one in trained and other in trained else None
-        known = one in judged and other in judged
-        signs[one, other] = better((judged[one], judged[other]), seeds, 36) if known else 0
+    for row, other in itertools.permutations(names, 2):
+        seeds = (trained[row], trained[other]) if row in trained and other in trained else None
+        compared = row in judged and other in judged
+        signs[row, other] = better((judged[row], judged[other]), seeds, 36) if compared else 0
     for name in names:
         own = {other: signs[name, other] for other in names if other != name}
-        assert found[name].best == 1 + sum(sign == -1 for sign in own.values())
-        assert found[name].worst == 9 - sum(sign == 1 for sign in own.values())
-        tied = [other for tie in found[name].ties for other in tie.rows]
+        assert ranked[name].best == 1 + sum(sign == -1 for sign in own.values())
+        assert ranked[name].worst == 9 - sum(sign == 1 for sign in own.values())
+        tied = [other for tie in ranked[name].ties for other in tie.rows]
         assert sorted(tied) == [other for other, sign in own.items() if sign == 0]
-    assert found["row7"].ties == (Tie(UNKNOWN, tuple(name for name in names if name != "row7")),)
+    assert ranked["row7"].ties == (Tie(UNKNOWN, tuple(name for name in names if name != "row7")),)
 
 
 def test_a_tie_names_the_test_that_leaves_it() -> None:
     judged = {"A": verdicts(70), "B": verdicts(68), "C": verdicts(30)}
     wild = [verdicts(right) for right in (30, 80, 90, 20, 70)]
-    found = standings("ABCD", judged, {"A": [verdicts(70)] * 2, "C": wild})
-    assert found["A"].ties == (Tie(IMAGES, ("B",)), Tie(SEEDS, ("C",)), Tie(UNKNOWN, ("D",)))
-    assert found["B"].ties == (Tie(IMAGES, ("A",)), Tie(UNKNOWN, ("D",)))
-    assert (found["A"].rank, found["B"].rank, found["C"].rank) == ("1–4", "1–3", "2–4")
+    ranked = standings("ABCD", judged, {"A": [verdicts(70)] * 2, "C": wild})
+    assert ranked["A"].ties == (Tie(IMAGES, ("B",)), Tie(SEEDS, ("C",)), Tie(UNKNOWN, ("D",)))
+    assert ranked["B"].ties == (Tie(IMAGES, ("A",)), Tie(UNKNOWN, ("D",)))
+    assert (ranked["A"].rank, ranked["B"].rank, ranked["C"].rank) == ("1–4", "1–3", "2–4")
 
 
 def test_rows_that_are_alone_or_have_no_order_to_show() -> None:
     assert standings([], {}, {}) == {}
     assert standings(["A"], {"A": "101"}, {})["A"].rank == "1"
-    assert [found.rank for found in standings("AB", {"A": "10", "B": "10"}, {}).values()] == ["1–2", "1–2"]
+    assert [ranked.rank for ranked in standings("AB", {"A": "10", "B": "10"}, {}).values()] == ["1–2", "1–2"]
     with pytest.raises(ValueError, match="other numbers of images"):
         standings("AB", {"A": "101", "B": "10"}, {})

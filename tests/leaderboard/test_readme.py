@@ -68,7 +68,7 @@ def test_the_table_ranks_the_published_records(published) -> None:
     weak = r"| 2 | [Weak \| a model](submissions/Weak) | 97 | 4 | 30 | 0 | 80 | – | – |"
     assert lines[lines.index(strong) + 1] == weak
     (head,) = [line for line in lines if line.startswith("| #")]
-    assert "AutoAttack Linf 0.15 | AutoAttack L2 0.5 | AutoAttack L2 1 | certified L2 0.1" in head
+    assert "robust Linf 0.15 | robust L2 0.5 | robust L2 1 | certified L2 0.1" in head
     assert head.count("|") == weak.replace(r"\|", "").count("|")
     assert "Percent of 100 test images, 95% intervals up to ±10.0 points. #: ranks not ruled out." in lines
 
@@ -181,7 +181,7 @@ def test_the_readmes_evaluation_runs_and_gives_the_published_numbers(tmp_path, m
     exec(code("python")[0], names)
     place = README.parent / "leaderboard/results/digits/Wong2020Fast-linf.json"
     published = Record.model_validate_json(place.read_text())
-    attack = next(one for one in published.attacks if one.id == "autoattack-Linf-0.15")
+    attack = next(number for number in published.attacks if number.id == "autoattack-Linf-0.15")
     assert names["report"].numbers["clean"].count == published.clean.count
     assert names["report"].numbers["AutoAttack Linf 0.15"].count == attack.accuracy.count
     assert "AutoAttack Linf 0.15" in Path("report.html").read_text()

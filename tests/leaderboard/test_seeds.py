@@ -1,4 +1,4 @@
-"""Studies over seeds on the pages: a row's spread beside its intervals, and which rows are one draw."""
+"""Studies over seeds on the pages: a row's spread beside its intervals, and which rows are one training."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def certified_row() -> Record:
 
 
 def test_each_headline_number_has_its_trainings() -> None:
-    found = trainings([certified_row()], TRACK, [published("A", [70, 60, 80], certified=[20, 30, 10])])["A-v"]
-    assert found.study == "A-v-seeds"
-    assert found.seeds == (0, 1, 2)
-    assert found.spreads.keys() == found.verdicts.keys() == {
+    kept = trainings([certified_row()], TRACK, [published("A", [70, 60, 80], certified=[20, 30, 10])])["A-v"]
+    assert kept.study == "A-v-seeds"
+    assert kept.seeds == (0, 1, 2)
+    assert kept.spreads.keys() == kept.verdicts.keys() == {
         "clean", "robust Linf 0.15", "robust L2 0.5", "robust L2 1",
         "certified L2 0.1", "certified L2 0.25", "certified L2 0.5",
     }  # fmt: skip
-    robust = found.spreads["robust Linf 0.15"]
+    robust = kept.spreads["robust Linf 0.15"]
     assert (robust.mean, robust.low, robust.high) == (pytest.approx(0.7), 0.6, 0.8)
-    assert found.spreads["certified L2 0.1"].values == (0.2, 0.3, 0.1)
-    for name, spread in found.spreads.items():
-        assert [bits.count("1") / 100 for bits in found.verdicts[name]] == list(spread.values)
+    assert kept.spreads["certified L2 0.1"].values == (0.2, 0.3, 0.1)
+    for name, spread in kept.spreads.items():
+        assert [bits.count("1") / 100 for bits in kept.verdicts[name]] == list(spread.values)
 
 
 def test_a_study_over_seeds_without_verdicts_is_no_such_study() -> None:
@@ -62,9 +62,9 @@ def site(tmp_path_factory):
     return folder / "site"
 
 
-def test_the_board_marks_seeds_under_the_interval_and_says_what_is_one_draw(site) -> None:
+def test_the_board_marks_seeds_under_the_interval_and_says_what_is_one_training(site) -> None:
     index = (site / "index.html").read_text()
-    with_seeds, one_draw = board_row(index, "A-v"), board_row(index, "B-v")
+    with_seeds, single = board_row(index, "A-v"), board_row(index, "B-v")
     assert re.findall(r'<u style="--x:([0-9.]+)%">', with_seeds.partition("<b>70.0</b>")[2])[:3] == [
         "70.0",
         "60.0",
@@ -72,11 +72,11 @@ def test_the_board_marks_seeds_under_the_interval_and_says_what_is_one_draw(site
     ]
     assert with_seeds.count("<small>60.0–80.0</small>") == 1, "one interval a number"
     assert "<small>3 seeds</small>" in with_seeds
-    assert "one draw</small>" not in with_seeds
-    assert "one draw</small>" in one_draw
-    assert "<u " not in one_draw
+    assert "one training</small>" not in with_seeds
+    assert "one training</small>" in single
+    assert "<u " not in single
     assert index.count("<dt>seeds</dt>") == 1
-    assert "<em>One draw</em>" in index
+    assert "<em>One training</em>" in index
 
 
 def test_the_study_stands_on_its_own_rows_page_alone(site) -> None:

@@ -27,7 +27,7 @@ from leaderboard.pages import row_files
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import rank
 from leaderboard.site import Site
-from leaderboard.times import times
+from leaderboard.times import budgets, times
 
 DIGITS, PHOTOGRAPHS = tracks.load("digits"), tracks.load("cifar10_jpeg")
 
@@ -151,14 +151,14 @@ def test_a_row_that_is_published_alone_has_its_pages(project) -> None:
 
 def test_what_git_keeps_of_a_row_says_within_which_ball_an_image_was_lost() -> None:
     made = record("A", 40, 30, certified=20)
-    found = published_radii(kept_images(), made, pixels=64)
-    assert found.right.sum() == 97
-    assert set(found.broken[:30]) == {1.0}, "held at 0.5, lost at 1"
-    assert set(found.broken[30:]) == {0.5}
-    assert found.certified is not None
-    assert (found.certified > 0).sum() == 20
-    assert found.smoothed is None
-    assert not found.contradicted.any()
+    result = published_radii(kept_images(), made, pixels=64)
+    assert result.right.sum() == 97
+    assert set(result.broken[:30]) == {1.0}, "held at 0.5, lost at 1"
+    assert set(result.broken[30:]) == {0.5}
+    assert result.certified is not None
+    assert (result.certified > 0).sum() == 20
+    assert result.smoothed is None
+    assert not result.contradicted.any()
     near = kept_images().model_copy(update={"broken": (0.3, *[None] * 99)})
     assert set(published_radii(near, made, pixels=64).broken[:30]) == {0.3, 1.0}, (
         "a known distance is nearer than its ball"
@@ -171,8 +171,8 @@ def test_what_git_keeps_of_a_row_says_within_which_ball_an_image_was_lost() -> N
     assert contradictions(made, cut)[-2:] == ["1 distances of 100 attacked images", within]
     far = near.model_copy(update={"broken": (0.5, *[None] * 99)})
     assert within not in contradictions(made, far)
-    assert found.evaluated == 100
-    assert counts_over_radii(found, [0, 0.1, 0.5, 1]) == {
+    assert result.evaluated == 100
+    assert counts_over_radii(result, [0, 0.1, 0.5, 1]) == {
         "robust": [100, 97, 97, 30, 0],
         "certified": [100, 20, 20, 0, 0],
     }
@@ -183,9 +183,9 @@ def test_what_git_keeps_of_a_row_says_within_which_ball_an_image_was_lost() -> N
 
 def test_real_images_stand_first(project) -> None:
     track = PHOTOGRAPHS
-    threats = [{"threat": one.model_dump(), "accuracy": proportion(9), "attacks": []} for one in track.threats]
+    threats = [{"threat": part.model_dump(), "accuracy": proportion(9), "attacks": []} for part in track.threats]
     made = record("B", 1, 1).model_dump() | {"track": track.name, "robust": threats}
-    scores = {f"robust {one.label}": "1" * 9 + "0" * 91 for one in track.threats} | {"clean": "1" * 97 + "000"}
+    scores = {f"robust {part.label}": "1" * 9 + "0" * 91 for part in track.threats} | {"clean": "1" * 97 + "000"}
     publish("cifar10_jpeg", Record.model_validate(made), PerImage(row="B-v", scores=scores))
     front.render(Path("site"), "")
     page = Path("site/index.html").read_text()
@@ -217,9 +217,9 @@ def test_the_feed_is_the_history_of_published_records(project) -> None:
     files.write(Path("results/digits/studies/A-study.json"), "{}")
     git("add", "results")
     git("commit", "-m", "A study, which is no row")
-    (found,) = changes.changes(project / "results")
-    (row,) = found.rows
-    assert (row.track, row.row, row.before, row.reason) == ("digits", "A-v", None, "")
+    (result,) = changes.changes(project / "results")
+    (row,) = result.rows
+    assert (row.track, row.row, row.before, row.reason) == ("digits", "A-v", None, "Rows <published>")
     assert row.after == {
         "clean": 0.97,
         "robust Linf 0.15": 0.4,
@@ -227,14 +227,14 @@ def test_the_feed_is_the_history_of_published_records(project) -> None:
         "robust L2 1": 0,
         "certified L2 0.1": 0.2,
     }
-    assert changes.last_change([found], "digits") == found.time[:10]
-    assert changes.last_change([found], "sst2") == ""
-    feed = ET.fromstring(changes.feed([found], "https://example.org/"))
+    assert changes.last_change([result], "digits") == result.time[:10]
+    assert changes.last_change([result], "sst2") == ""
+    feed = ET.fromstring(changes.feed([result], "https://example.org/"))
     names = {name: f"{{{changes.ATOM}}}{name}" for name in ("entry", "title", "updated", "link", "id")}
     (entry,) = feed.findall(names["entry"])
     assert entry.findtext(names["title"]) == "digits: A-v"
-    assert entry.findtext(names["updated"]) == found.time == feed.findtext(names["updated"])
-    assert entry.find(names["link"]).attrib["href"] == f"https://example.org/changes.html#{found.commit[:12]}"
+    assert entry.findtext(names["updated"]) == result.time == feed.findtext(names["updated"])
+    assert entry.find(names["link"]).attrib["href"] == f"https://example.org/changes.html#{result.commit[:12]}"
     assert all(feed.findtext(names[name]) for name in ("id", "title", "updated"))
 
 
@@ -325,10 +325,27 @@ def named(seconds: float, device: str, **more: object) -> dict:
     ],
 )  # fmt: skip
 def test_seconds_are_summed_in_all_and_by_device(tmp_path, stages, training, evaluation, devices) -> None:
-    for stage, one in stages.items():
-        files.write_json(tmp_path / "Mine-v" / "times" / f"{stage}.json", one)
-    found = times(tmp_path, [SimpleNamespace(record=record("Mine", 1, 2))])
-    assert found == {"Mine-v": {"training": training, "evaluation": evaluation, "devices": devices}}
+    for stage, part in stages.items():
+        files.write_json(tmp_path / "Mine-v" / "times" / f"{stage}.json", part)
+    result = times(tmp_path, [SimpleNamespace(record=record("Mine", 1, 2))])
+    assert result["Mine-v"].pop("budgets") in ([], ["3 core-hours"])  # an unknown GPU has none
+    assert result == {"Mine-v": {"training": training, "evaluation": evaluation, "devices": devices}}
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds", "held"),
+    [
+        ("NVIDIA H100 80GB HBM3", {"device_seconds": 600.0, "core_seconds": 9000.0}, ["10 GPU-minutes", "1 GPU-hour"]),
+        ("NVIDIA H200", {"device_seconds": 600.1}, ["1 GPU-hour"]),
+        ("NVIDIA B200", {"device_seconds": 60.0}, []),  # faster
+        ("NVIDIA H200", {"device_seconds": 3600.1}, []),
+        ("AMD EPYC", {"core_seconds": 10800.0}, ["3 core-hours"]),
+        ("AMD EPYC", {"core_seconds": 10800.1}, []),
+    ],
+)
+def test_a_budget_follows_from_what_training_was_measured_to_cost(device, seconds, held) -> None:
+    cost = seconds.get("device_seconds", seconds.get("core_seconds"))
+    assert budgets({"device": device, "wall_seconds": 1.0, "cost_seconds": cost, **seconds}) == held
 
 
 def test_stages_that_named_no_device_count_in_all_alone_and_taken_weights_as_no_training(tmp_path) -> None:

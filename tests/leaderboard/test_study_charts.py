@@ -57,12 +57,12 @@ def test_a_chart_puts_values_where_its_axes_say_and_speaks_them() -> None:
 
 @given(st.floats(-1e6, 1e6), st.floats(0, 1e6))
 def test_ticks_hold_their_values_and_are_few_and_even(low: float, span: float) -> None:
-    found = ticks(low, low + span)
-    size = found[1] - found[0]
-    assert found[0] <= low + 1e-6 * size
-    assert found[-1] >= low + span - 1e-6 * size
-    assert 2 <= len(found) <= 7
-    assert all(b - a == pytest.approx(size, rel=1e-6) for a, b in itertools.pairwise(found))
+    result = ticks(low, low + span)
+    size = result[1] - result[0]
+    assert result[0] <= low + 1e-6 * size
+    assert result[-1] >= low + span - 1e-6 * size
+    assert 2 <= len(result) <= 7
+    assert all(b - a == pytest.approx(size, rel=1e-6) for a, b in itertools.pairwise(result))
 
 
 LEVELS = tuple(i / 20 for i in range(21))
@@ -76,11 +76,11 @@ def violin(values: list[float]) -> Violin:
 
 @pytest.mark.parametrize("values", [np.random.default_rng(0).normal(3, 0.7, 500), np.repeat([1.0, 4.0], 50), [2.0] * 9])
 def test_all_mass_is_drawn_where_it_is(values) -> None:
-    found = violin(list(values)).density(0.0, 6.0)
-    assert sum(found) == pytest.approx(1)
+    result = violin(list(values)).density(0.0, 6.0)
+    assert sum(result) == pytest.approx(1)
     centres = (np.arange(BINS) + 0.5) * 6 / BINS
-    assert abs(np.dot(centres, found) - np.mean(values)) < 6 / BINS + 0.1
-    half = sum(share for share, centre in zip(found, centres, strict=True) if centre <= 3)
+    assert abs(np.dot(centres, result) - np.mean(values)) < 6 / BINS + 0.1
+    half = sum(share for share, centre in zip(result, centres, strict=True) if centre <= 3)
     assert half == pytest.approx(np.mean(np.asarray(values) <= 3), abs=0.08)
 
 
@@ -133,12 +133,12 @@ def test_a_cell_of_fewer_blocks_has_fewer_violins_and_one_without_any_no_chart(t
         content = table.study.model_dump()
         for label in lacking:
             del content["result"]["runs"][1]["values"][label]
-        found = study_table.table(PublishedStudy.model_validate(content))
-        rows = {row.name for sheet in sheets(found) for row in sheet.rows}
+        result = study_table.table(PublishedStudy.model_validate(content))
+        rows = {row.name for sheet in sheets(result) for row in sheet.rows}
         assert {name for name in rows if name.startswith("flat: sigma")} == {
             f"flat: {label.removeprefix('J: ')}" for label in CURVES if label not in lacking
         }
-        charts = figures(found)
+        charts = figures(result)
         assert [str(chart).count('<g class="violin">') for _, chart in charts] == counts
         assert not any("nan" in str(chart) for _, chart in charts)
 
@@ -160,11 +160,11 @@ def test_a_panel_a_setting_of_the_first_seed_with_every_point_inside_and_all_of_
         assert root.get("role") == "img"
         assert "Seed 0, the first of 2. 6 points in 2 classes. clean: 3 points around (" in root.attrib["aria-label"]
         assert "67% nearest to their own class; <adversarial>: 3 points around" in root.attrib["aria-label"]
-        assert [len(one) for one in spots(str(chart))] == [3, 3]
+        assert [len(line) for line in spots(str(chart))] == [3, 3]
         inside = (
             0 < x < scatter.WIDTH - scatter.EDGE and scatter.TOP < y < scatter.BOTTOM
-            for one in spots(str(chart))
-            for x, y in one
+            for line in spots(str(chart))
+            for x, y in line
         )
         assert all(inside)
         texts = [text.text for text in root.iter("text")]

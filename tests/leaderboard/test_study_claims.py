@@ -25,39 +25,39 @@ def rebuilt(made: Table) -> ClaimSheet | None:
 
 def test_a_printed_number_lies_within_the_seeds_above_or_below_them() -> None:
     values = {"in": [0.50, 0.56, 0.53], "low": [0.5, 0.51, 0.52], "high": [0.5, 0.51, 0.52]}
-    found = rebuilt(studied(values, {"in": {"clean": 0.5}, "low": {"clean": 0.9}, "high": {"clean": 0.1}}))
-    assert found is not None
-    assert [(name, line[0].verdict) for name, line in found.lines if line[0]] == [
+    sheet = rebuilt(studied(values, {"in": {"clean": 0.5}, "low": {"clean": 0.9}, "high": {"clean": 0.1}}))
+    assert sheet is not None
+    assert [(name, line[0].verdict) for name, line in sheet.lines if line[0]] == [
         ("in", "within"), ("low", "below"), ("high", "above"),
     ]  # fmt: skip
-    one = found.lines[0][1][0]
-    assert one is not None
-    assert one.difference is not None
-    assert one.estimate == pytest.approx(0.03)
+    number = sheet.lines[0][1][0]
+    assert number is not None
+    assert number.difference is not None
+    assert number.estimate == pytest.approx(0.03)
     low, high = stats.t.interval(0.95, 2, loc=0.53 - 0.5, scale=stats.sem(values["in"]))
-    assert (one.difference.low, one.difference.high) == pytest.approx((low, high))
-    assert Tally.of([found, None, found]) == {"within": 2, "below": 2, "above": 2}
+    assert (number.difference.low, number.difference.high) == pytest.approx((low, high))
+    assert Tally.of([sheet, None, sheet]) == {"within": 2, "below": 2, "above": 2}
 
 
 def test_equal_seeds_are_an_image_apart_at_least() -> None:
     """Of 100 images: three equal shares have no spread, and would contradict every claim."""
-    found = rebuilt(studied({"a": [0.5] * 3, "b": [0.5] * 3}, {"a": {"clean": 0.51}, "b": {"clean": 0.55}}))
-    assert found is not None
-    assert [one.verdict for one in found.compared] == ["within", "below"]
+    sheet = rebuilt(studied({"a": [0.5] * 3, "b": [0.5] * 3}, {"a": {"clean": 0.51}, "b": {"clean": 0.55}}))
+    assert sheet is not None
+    assert [number.verdict for number in sheet.compared] == ["within", "below"]
 
 
 def test_one_seed_tells_nothing_and_what_was_not_run_is_said() -> None:
     cells = [{"name": name, "set": {}} for name in ("a", "gone")]
     made = studied({"a": [0.5]}, {"a": {"clean": 0.7}, "gone": {"clean": 0.2, "m: curve": CURVE}}, cells=cells)
-    found = rebuilt(made)
-    assert found is not None
-    assert [column.title for column in found.columns] == ["clean", "m: curve at 0.1", "m: curve at 0.2"]
-    assert [[one and one.verdict for one in line] for _, line in found.lines] == [
+    sheet = rebuilt(made)
+    assert sheet is not None
+    assert [column.title for column in sheet.columns] == ["clean", "m: curve at 0.1", "m: curve at 0.2"]
+    assert [[number and number.verdict for number in line] for _, line in sheet.lines] == [
         ["one seed", None, None], ["not run", "not run", "not run"],
     ]  # fmt: skip
-    assert found.lines[0][1][0].estimate == pytest.approx(-0.2)  # type: ignore[union-attr]
-    assert math.isnan(found.compared[-1].estimate)
-    tally = Tally.of([found])
+    assert sheet.lines[0][1][0].estimate == pytest.approx(-0.2)  # type: ignore[union-attr]
+    assert math.isnan(sheet.compared[-1].estimate)
+    tally = Tally.of([sheet])
     assert (tally.claimed, tally.tested, tally["not run"], tally["within"]) == (4, 0, 3, 0)
 
 
@@ -75,10 +75,10 @@ def test_a_declared_study_shows_its_claims_by_radius_in_percent() -> None:
             "claims": {"b": {"here": [0.291, None], "own: curve": [1.5, 2.5]}},
         }
     )  # fmt: skip
-    found = claim_sheet(study)
-    assert found is not None
-    assert [name for name, _ in found.lines] == ["b"]
-    texts = [(one.column.title, one.column.text(one.claimed), one.verdict) for one in found.compared]
+    sheet = claim_sheet(study)
+    assert sheet is not None
+    assert [name for name, _ in sheet.lines] == ["b"]
+    texts = [(number.column.title, number.column.text(number.claimed), number.verdict) for number in sheet.compared]
     assert texts == [
         ("here at 0.1", "29.1", "not run"), ("own: curve at 1", "1.5", "not run"), ("own: curve at 2", "2.5", "not run"),
     ]  # fmt: skip
