@@ -224,7 +224,8 @@ def place(tmp_path, monkeypatch):
 
 def tried(attempts: dict[str, str], place, **rules: bool) -> dict[str, str]:
     """Return what stopped each code in the sandbox, one after another in one process; "" where nothing did."""
-    confinement = Confinement(PARTS, memory=2**31, **rules)
+    # a worker of all tests has 2 GiB mapped before it starts one
+    confinement = Confinement(PARTS, memory=2**32, **rules)
     failed = {}
     with Process(lambda channel: serve(channel, _Served()), confinement, owner="a test", seconds=60) as process:
         for name, code in attempts.items():

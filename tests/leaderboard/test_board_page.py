@@ -147,7 +147,7 @@ def test_the_script_sorts_by_exact_counts_and_chooses_by_norms_and_tiers_that_ar
     ]
     assert re.findall(r"<option>(.*?)</option>", index) == [
         "A", "B", "certified in L2", "robust in L2", "robust in Linf", "smoothed in L2", "other", "without attacks", "none",
-        "rebuilt",
+        "10 GPU-minutes", "1 GPU-hour", "3 core-hours", "rebuilt",
     ]  # fmt: skip
     assert "<span>L2 certificate</span>" in board_row(index, "A-v")
     assert "certificate" not in board_row(index, "B-v")
