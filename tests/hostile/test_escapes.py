@@ -120,7 +120,7 @@ ATTEMPTS = {
     "the signal that it would be": "import fcntl, socket; a, b = socket.socketpair(); fcntl.fcntl(a, fcntl.F_SETSIG, 9)",
     "such a signal by a device's call": "import array, fcntl, os, socket; a, b = socket.socketpair(); fcntl.ioctl(a, 0x8901, array.array('i', [os.getppid()]))",
     # what holds it
-    "more memory": "bytearray(3 * 2**30)",
+    "more memory": "bytearray(5 * 2**30)",
     "a larger limit": "import resource; resource.setrlimit(resource.RLIMIT_DATA, (-1, -1))",
     "a huge file": "f = open(here + '/big', 'wb'); f.truncate(2**34)",
     "a mount": CTYPES + REFUSED.format("libc.mount(b'none', here.encode(), b'tmpfs', 0, None)"),
