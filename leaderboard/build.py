@@ -68,7 +68,8 @@ def table(rows: list[Row], track: Track) -> str:
 
 def render(folder: Path, board: Board) -> Site:
     """Write every page of the site in `folder`. Unchanged files stay untouched; files that belong to no page are removed."""
-    site = Site(folder)
+    address = board.about.address if board.about else ""
+    site = Site(folder, address and f"{address}{board.track.name}/")
     for path in sorted(STATIC.iterdir()):
         site.copy(f"static/{path.name}", path)
     site.write(vega.SCRIPT, vega.script(folder / vega.SCRIPT))

@@ -83,7 +83,7 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     published = changes(build.PUBLISHED)
     documentation = (DOCS / "index.html").exists()
     tracks = [read_track(path.stem) for path in sorted(Path("benchmark/tracks").glob("*.yaml"))]
-    about = About(version("robust-vit-bench"), *commit_here(), repository, documentation, _real(tracks))
+    about = About(version("robust-vit-bench"), *commit_here(), repository, documentation, _real(tracks), address)
     written, cards, pages, charts, charted = 0, [], ["index.html"], list[vega.Chart](), ""
     for track in tracks:
         board = _board(track, about)
@@ -109,7 +109,7 @@ def render(folder: Path, address: str, repository: str = "") -> int:
                 site.copy(str(path.relative_to(DOCS)), path)
         site.close()
         written += site.written
-    shared, page = Site(folder), ENVIRONMENT.get_template("front.html")
+    shared, page = Site(folder, address), ENVIRONMENT.get_template("front.html")
     text = page.render(
         root="", cards=cards, address=address, about=about, picture=bool(charts), citation=bibtex_of_benchmark()
     )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import html
 import os
 from pathlib import Path
 
 
 class Site:
-    """A folder that pages are written to; `written` counts the files that changed."""
+    """A folder that pages are written to; `written` counts the files that changed.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.written = folder, 0
+    `address` is where the folder will be, ending in "/": each page then names its own address. "" for none.
+    """
+
+    def __init__(self, folder: Path, address: str = "") -> None:
+        self.folder, self.address, self.written = folder, address, 0
         self._kept: set[Path] = set()
 
     @property
@@ -19,6 +23,9 @@ class Site:
         return sorted(str(path.relative_to(self.folder)) for path in self._kept if path.suffix == ".html")
 
     def write(self, place: str, content: str | bytes) -> None:
+        if self.address and isinstance(content, str) and place.endswith(".html"):
+            canonical = html.escape(self.address + place.removesuffix("index.html"))
+            content = content.replace("<head>\n", f'<head>\n<link rel="canonical" href="{canonical}">\n', 1)
         data = content.encode() if isinstance(content, str) else content
         path = self.folder / place
         self._kept.add(path)

@@ -28,6 +28,7 @@ class About:
     Attributes:
         repository: the address of the source; "" for none.
         documentation: whether the documentation stands in docs/.
+        address: where the site will be, ending in "/"; "" for one that is read from files.
         real: by submission the tracks of papers' data on which it has a row or a study, by name and title.
     """
 
@@ -37,6 +38,7 @@ class About:
     repository: str = ""
     documentation: bool = False
     real: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    address: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import math
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,7 +28,7 @@ from leaderboard.site import Site
 MANY = 50  # rows, from which on processes share them and the build shows how far it is
 TOGETHER = 8  # rows that a process is handed at once
 
-_known: tuple[Path, Board]  # of a process that writes some of the rows: the folder of the site, and what it shows
+_known: tuple[Site, Board]  # of a process that writes some of the rows: the site, and what it shows
 
 
 def write_pages(site: Site, board: Board) -> None:
@@ -65,7 +64,7 @@ def write_row(site: Site, board: Board, row: Row) -> dict[str, list[int]]:
 def _write_side_by_side(site: Site, board: Board, begin: int) -> dict[str, dict[str, list[int]]]:
     """Write the rows from place `begin` on by forked processes, which have the board already; return what write_row does."""
     global _known
-    _known = site.folder, board
+    _known = site, board
     places, shown, counts = range(begin, len(board.rows)), Console(stderr=True), {}
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), multiprocessing.get_context("fork")) as pool:
         written = pool.map(_write, places, chunksize=TOGETHER)
@@ -80,6 +79,6 @@ def _write_side_by_side(site: Site, board: Board, begin: int) -> dict[str, dict[
 
 
 def _write(place: int) -> tuple[Site, dict[str, list[int]]]:
-    folder, board = _known
-    part = Site(folder)
+    site, board = _known
+    part = Site(site.folder, site.address)
     return part, write_row(part, board, board.rows[place])

@@ -275,7 +275,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_processes_side_by_side_write_what_one_writes(tmp_path, monkeypatch) -> None:
     made = board(tmp_path / "work", 5)
-    alone, together, again = (Site(tmp_path / name) for name in ("alone", "together", "together"))
+    alone, together, again = (
+        Site(tmp_path / name, "https://example.org/digits/") for name in ("alone", "together", "together")
+    )
     row_files.write_pages(alone, made)
     monkeypatch.setattr(row_files, "MANY", 2)
     monkeypatch.setattr(row_files, "TOGETHER", 1)
@@ -283,6 +285,10 @@ def test_processes_side_by_side_write_what_one_writes(tmp_path, monkeypatch) -> 
     assert contents(together.folder) == contents(alone.folder)
     assert (together.pages, together.written) == (alone.pages, alone.written)
     assert len(together.pages) == 5
+    place = together.pages[0]
+    page = (together.folder / place).read_text()
+    assert f'<link rel="canonical" href="https://example.org/digits/{place.removesuffix("index.html")}">' in page
+    assert page.count('<meta name="description"') == 1
     row_files.write_pages(again, made)
     assert again.written == 0
     again.close()
