@@ -33,7 +33,7 @@ def published(track: str, rows: Iterable[str] | None = None) -> dict[str, Built]
 def published_row(track: str, row: str) -> Built | None:
     """Return a row as it is published; None where it is not."""
     folder = PUBLISHED / track
-    made = _read(folder / f"{row}.json", folder / "images" / f"{row}.json", AGAIN)
+    made = _read(row, folder / f"{row}.json", folder / "images" / f"{row}.json", AGAIN)
     return made and replace(made, machine=machines(track).get(row, {}))
 
 
@@ -54,13 +54,18 @@ def built_row(track: str, row: str) -> Built | None:
 def built_numbers(track: str, row: str) -> Built | None:
     """Return the same without the machine, whose query imports torch."""
     folder = WORK / track / row / "record"
-    return _read(folder / "record.json", folder / "per_image.json", "delete it and run `rvb repro`")
+    return _read(row, folder / "record.json", folder / "per_image.json", "delete it and run `rvb repro`")
 
 
-def _read(record: Path, images: Path, again: str) -> Built | None:
+def _read(row: str, record: Path, images: Path, again: str) -> Built | None:
+    """Return what two files hold; None without the first. Raise a BenchmarkError where one is damaged, or of another row."""
     if not record.exists():
         return None
-    return Built(files.read_model(record, Record, again), files.read_model(images, PerImage, again))
+    made = Built(files.read_model(record, Record, again), files.read_model(images, PerImage, again))
+    for path, own in ((record, made.record.row), (images, made.images.row)):
+        if own != row:
+            raise BenchmarkError(f"{path} is of the row {own!r}, not of {row}; {again}")
+    return made
 
 
 def published_tracks() -> list[str]:

@@ -98,7 +98,7 @@ def verify(
 def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int) -> Iterator[Verification]:
     """Verify each Record of these rows, `jobs` at a time. Raise a BenchmarkError for a row neither built nor published."""
     tracks.load(track)
-    chosen = [target for row in rows for target in targets(track, row)]
+    chosen = [(row, *target) for row in rows for target in targets(track, row)]
     if not chosen:
         return
 
@@ -115,9 +115,9 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int)
 
     device = set_up(run_settings().evaluate.device)
     calls = []
-    for built, of in chosen:
+    for row, built, of in chosen:
         weights = built.record.sha256["weights"] if of == "published" else ""
-        calls.append((built, of, _present(track, built.record.row, weights), device, sample, seed))
+        calls.append((built, of, _present(track, row, weights), device, sample, seed))
     yield from _in_forks(verify_record, calls, 1 if device.type == "cuda" else jobs)
 
 

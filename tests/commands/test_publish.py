@@ -210,10 +210,18 @@ def test_a_published_record_that_its_images_do_not_add_up_to_fails(published) ->
     assert rvb("regress", "--published").exit_code == 0
 
 
+def test_a_file_that_is_of_another_row_is_refused(published) -> None:
+    for path in (PUBLISHED / f"{ROWS[1]}.json", PUBLISHED / f"images/{ROWS[1]}.json"):
+        own = path.read_bytes()
+        path.write_bytes(path.with_name(f"{ROWS[0]}.json").read_bytes())
+        assert f"{path} is of the row '{ROWS[0]}', not of {ROWS[1]}; bring it back" in error("regress", "--published")
+        path.write_bytes(own)
+
+
 def test_rows_that_are_missing_on_either_side(published) -> None:
     by_hand = PUBLISHED / "Tiny2026Linear-large.json"
-    for folder in (PUBLISHED, PUBLISHED / "images"):
-        (folder / by_hand.name).write_bytes((folder / f"{ROWS[0]}.json").read_bytes())
+    record = regression_record.changed("variant", to="large").model_copy(update={"submission": "Tiny2026Linear"})
+    regression_record.write(record, published=True)
     result = rvb("regress")
     assert result.exit_code == 0, "rvb repro does not build it"
     assert "Tiny2026Linear-large is published and not built here" in result.output
