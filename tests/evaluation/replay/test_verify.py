@@ -148,6 +148,26 @@ def test_elsewhere_margins_may_stray_but_turn_no_verdict() -> None:
     assert any(line.startswith("image 3: clean margin: ") for line in found()["lines"])
 
 
+def test_a_damaged_row_or_the_file_of_another_does_not_hold_and_stops_no_other() -> None:
+    """Also where the other row's numbers are as they should be."""
+    shutil.rmtree("work/tiny")
+    other = "Tiny2026Linear-aother"
+    for folder in (PUBLISHED, PUBLISHED / "images"):
+        shutil.copy(folder / f"{NAME}.json", folder / f"{other}.json")
+    for change, words in (
+        (lambda: None, f"{PUBLISHED / other}.json is of the row '{NAME}', not of {other}"),
+        (BY_IMAGE.with_name(f"{other}.json").unlink, str(BY_IMAGE.with_name(f"{other}.json"))),
+    ):
+        change()
+        result = rvb("verify", "--all")
+        assert str(result.exception) == f"1 of 2 rows do not hold: {other}"
+        assert f"{other}: {words}" in result.output
+        assert f"{NAME} on tiny, published: holds as far as it was checked" in result.output
+    damaged, whole = json.loads(rvb("verify", other, NAME, "--json").stdout)
+    assert (damaged["row"], damaged["of"], damaged["tier"], damaged["checked"]) == (other, "published", "claimed", [])
+    assert (whole["row"], whole["contradictions"]) == (NAME, [])
+
+
 def test_what_cannot_be_asked_for_is_one_line() -> None:
     for arguments, words in {
         (): "name rows to verify, <submission>-<variant>, or --all",
