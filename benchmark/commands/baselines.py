@@ -137,7 +137,7 @@ def check(track: str, rows: Iterable[str]) -> None:
             faults.append(str(row))
         if not isinstance(row, Built):
             continue
-        faults += [f"{name}: {words}; {AGAIN}" for words in contradictions(row.record, row.images)]
+        faults += [f"{name}: {fault.words}; {AGAIN}" for fault in contradictions(row.record, row.images)]
         if row.record.reason not in told:
             faults.append(f"{name} was published anew for a reason that {CHANGELOG} does not give: {row.record.reason}")
     for path in sorted((PUBLISHED / track / brought.FOLDER).glob("*.json")):

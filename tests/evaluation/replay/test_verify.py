@@ -92,7 +92,14 @@ def test_a_published_record_alone_is_checked_in_itself() -> None:
     assert "1 rows hold: 0 replayed, 1 as far as they could be checked" in result.output
     broken = json.loads(BY_IMAGE.read_text())["scores"]["robust L2 0.5"].index("0")
     change_json(BY_IMAGE, lambda images: images["radii"]["certified"].__setitem__(broken, 0.6))
-    assert any(line.startswith(f"image {broken}: certified at l2 0.6, but ") for line in found()["lines"])
+    gate = "certified, but not robust L2 0.5"
+    assert f"image {broken}: {gate}: certified at l2 0.6 -> not robust L2 0.5" in found()["lines"]
+    change_json(BY_IMAGE, lambda images: images["scores"].update({"robust L2 0.5": 20 * "0"}))
+    change_json(BY_IMAGE, lambda images: images["radii"].update(certified=[0.6 + image / 100 for image in range(20)]))
+    lines = rvb("verify", NAME).output.splitlines()
+    assert sum(f": {gate}: recorded certified at l2 " in line for line in lines) == 10
+    assert f"{NAME}: {gate}: 10 images more (--json names all)" in lines
+    assert sum(f": {gate}: " in line for line in found()["lines"]) == 20
 
 
 def test_in_a_fresh_clone_the_published_weights_are_replayed() -> None:
