@@ -62,16 +62,16 @@ def shares(record: Record) -> dict[str, Proportion]:
 
 
 class Contradicted(NamedTuple):
-    """What of a Record its numbers by image contradict; for a single image also what is `recorded` of it, and `found`."""
+    """What of a Record its numbers by image contradict; for a single image also what is `recorded`, and its `verdict`."""
 
     what: str
     image: int | None = None
     recorded: str = ""
-    found: str = ""
+    verdict: str = ""
 
     @property
     def words(self) -> str:
-        return self.what if self.image is None else f"image {self.image}: {self.recorded}, but {self.found}"
+        return self.what if self.image is None else f"image {self.image}: {self.recorded}, but {self.verdict}"
 
 
 def contradictions(record: Record, images: PerImage) -> list[Contradicted]:

@@ -36,7 +36,7 @@ def check_itself(record: Record, images: PerImage, findings: Verification) -> No
             findings.contradict(f"share of {name}", _words(share), _words(again))
     findings.check("shares with their intervals, worked out again", len(shares_by_name))
     for problem in contradictions(record, images):
-        findings.contradict(problem.what, problem.recorded, problem.found, problem.image)
+        findings.contradict(problem.what, problem.recorded, problem.verdict, problem.image)
     findings.check("images' numbers: their sums, and certified <= robust <= clean", record.n)
 
 
