@@ -7,7 +7,7 @@ of its steps, and track.json the rules of the track.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,8 +33,14 @@ def published(track: str, rows: Iterable[str] | None = None) -> dict[str, Built]
 def published_row(track: str, row: str) -> Built | None:
     """Return a row as it is published; None where it is not."""
     folder = PUBLISHED / track
-    made = _read(folder / f"{row}.json", folder / "images" / f"{row}.json", AGAIN)
+    made = _read(row, folder / f"{row}.json", folder / "images" / f"{row}.json", AGAIN)
     return made and replace(made, machine=machines(track).get(row, {}))
+
+
+def lacks_images(track: str, row: str) -> bool:
+    """Return whether a row's Record is published without its numbers by image."""
+    folder = PUBLISHED / track
+    return (folder / f"{row}.json").exists() and not (folder / "images" / f"{row}.json").exists()
 
 
 def built(track: str, rows: Iterable[str]) -> dict[str, Built]:
@@ -51,16 +57,34 @@ def built_row(track: str, row: str) -> Built | None:
     return replace(made, machine=machine())
 
 
-def built_numbers(track: str, row: str) -> Built | None:
-    """Return the same without the machine, whose query imports torch."""
+def built_numbers(track: str, row: str, *, bare: bool = False) -> Built | None:
+    """Return the same without the machine, whose query imports torch; `bare`: also where no image's numbers are there."""
     folder = WORK / track / row / "record"
-    return _read(folder / "record.json", folder / "per_image.json", "delete it and run `rvb repro`")
+    return _read(row, folder / "record.json", folder / "per_image.json", "delete it and run `rvb repro`", bare)
 
 
-def _read(record: Path, images: Path, again: str) -> Built | None:
+def _read(row: str, record: Path, images: Path, again: str, bare: bool = False) -> Built | None:
+    """Return what two files hold; None without the first. With `bare` the second may be missing: then no number is by image.
+
+    Raise a BenchmarkError where one is damaged, or of another row.
+    """
     if not record.exists():
         return None
-    return Built(files.read_model(record, Record, again), files.read_model(images, PerImage, again))
+    nothing = bare and not images.exists()
+    by_image = PerImage(row=row, scores={}) if nothing else files.read_model(images, PerImage, again)
+    made = Built(files.read_model(record, Record, again), by_image)
+    for path, own in ((record, made.record.row), (images, made.images.row)):
+        if own != row:
+            raise BenchmarkError(f"{path} is of the row {own!r}, not of {row}; {again}")
+    return made
+
+
+def attempted(read: Callable[[str, str], Built | None], track: str, row: str) -> Built | BenchmarkError | None:
+    """Return what `read` returns or raises, so that one damaged row does not stop the others."""
+    try:
+        return read(track, row)
+    except BenchmarkError as error:
+        return error
 
 
 def published_tracks() -> list[str]:
@@ -102,18 +126,26 @@ def changed_rules(track: str) -> list[str]:
 def check(track: str, rows: Iterable[str]) -> None:
     """Raise a BenchmarkError for the first fault of published rows.
 
-    Faults are: rules that changed without a new version, a Record that its images do not add up to, a reason that CHANGELOG
-    does not give, and images contributed against other networks.
+    Faults are: rules that changed without a new version, a damaged or missing file, a Record that its images do not add up
+    to, a reason that CHANGELOG does not give, and images contributed against other networks.
     """
     faults = changed_rules(track)
     told = CHANGELOG.read_text() if CHANGELOG.exists() else ""
-    for name, row in published(track, rows).items():
-        faults += [f"{name}: {words}; {AGAIN}" for words in contradictions(row.record, row.images)]
+    for name in rows:
+        row = attempted(published_row, track, name)
+        if isinstance(row, BenchmarkError):
+            faults.append(str(row))
+        if not isinstance(row, Built):
+            continue
+        faults += [f"{name}: {fault.words}; {AGAIN}" for fault in contradictions(row.record, row.images)]
         if row.record.reason not in told:
             faults.append(f"{name} was published anew for a reason that {CHANGELOG} does not give: {row.record.reason}")
     for path in sorted((PUBLISHED / track / brought.FOLDER).glob("*.json")):
-        made = published_row(track, path.stem)
-        if why := brought.stale(brought.load(path), made.record if made else None):
+        made = attempted(published_row, track, path.stem)
+        if isinstance(made, BenchmarkError):
+            faults.append(str(made))
+        elif why := brought.stale(brought.load(path), made.record if made else None):
             faults.append(f"{path} holds {why}; bring them again, or delete the file")
+    faults = list(dict.fromkeys(faults))  # a damaged file is read for several rows
     if faults:
         raise BenchmarkError(faults[0] + (f" (and {len(faults) - 1} faults more)" if faults[1:] else ""))

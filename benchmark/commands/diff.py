@@ -64,9 +64,12 @@ def comparison(commit: str, chosen: list[str], published: bool, only: str = "") 
         for row in sorted(before | built | {*baselines.published_rows(track)}):
             if only and row.partition("-")[0] != only:
                 continue
-            then = _at(commit, track, row) if row in before else None
-            now = baselines.built_row(track, row) if row in built else baselines.published_row(track, row)
-            kind, cells, moved = _compared(then, now)
+            try:
+                then = _at(commit, track, row) if row in before else None
+                now = baselines.built_row(track, row) if row in built else baselines.published_row(track, row)
+                kind, cells, moved = _compared(then, now)
+            except BenchmarkError as error:  # says what cannot be read, and stops no other row
+                kind, cells, moved = "changed", [(str(error), "", "", "")], True
             counts_by_kind[kind] += 1
             breaks = breaks or moved
             lines += [_line(f"{row} on {track}, {kind}", *cell) for cell in cells]
@@ -82,8 +85,10 @@ def _at(commit: str, track: str, row: str) -> Built:
 
     def read(kind: type[Model], name: str) -> Model:
         path = PUBLISHED / track / name
+        if (content := git.read_at(commit, path)) is None:
+            raise BenchmarkError(f"{path} was not published at {commit[:12]}; name a later commit by --base")
         try:
-            return kind.model_validate_json(git.read_at(commit, path) or b"")
+            return kind.model_validate_json(content)
         except ValidationError as error:
             words = explain(error, kind, f"{path} at {commit[:12]}")
             raise BenchmarkError(f"{words}: it does not fit the present code; name a later commit by --base") from None

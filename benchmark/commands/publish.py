@@ -11,7 +11,7 @@ import typer
 
 from benchmark.commands import baselines
 from benchmark.commands.terminal import ReasonOption, TrackOption, console
-from benchmark.pipeline import costs, repro
+from benchmark.pipeline import costs
 from benchmark.records import reproduced
 from benchmark.records.regression import Built, compare_row
 from benchmark.runtime import files
@@ -19,7 +19,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.specs import tracks
 from benchmark.specs.base import to_json
-from benchmark.specs.rows import load_row
+from benchmark.specs.rows import load_row, load_rows
 
 LARGEST = 16 * 2**20  # bytes of weights that git keeps of a row
 HEADING = "## Published Records\n"
@@ -47,8 +47,15 @@ def publish(
 
 
 def rows_of(track: str, everything: bool) -> list[str]:
-    """Return the rows that `rvb repro` builds; with `everything` also those with `default: false`."""
-    return [row.name for row in repro.chosen_rows(track, (), everything)[0]]
+    """Return the rows that `rvb repro` builds; with `everything` also those with `default: false`.
+
+    Raise a BenchmarkError for an unknown track, or one without rows.
+    """
+    tracks.load(track)
+    rows = load_rows(track)
+    if not rows:
+        raise BenchmarkError(f"no submission enters track {track!r} yet; there is nothing to publish or compare")
+    return [row.name for row in rows if everything or row.default]
 
 
 def publish_rows(track: str, rows: list[str], reason: str) -> None:
@@ -60,8 +67,10 @@ def publish_rows(track: str, rows: list[str], reason: str) -> None:
         raise BenchmarkError(f"not built yet: {', '.join(missing)}; run `{again}`; nothing published")
     if faults := baselines.changed_rules(track):
         raise BenchmarkError(faults[0])
-    kept = baselines.published(track, rows)
+    bare = [row for row in built if baselines.lacks_images(track, row)]
+    kept = baselines.published(track, [row for row in rows if row not in bare])
     moved = {row: words for row, made in built.items() if (words := _moved(kept.get(row), made))}
+    moved |= dict.fromkeys(bare, "it is published without its numbers by image")
     if moved and not reason:
         first = next(iter(moved))
         more = f" and {len(moved) - 1} rows more" if len(moved) > 1 else ""

@@ -47,10 +47,17 @@ def regress(
             raise BenchmarkError(f"{track} has no row {row!r}{near_miss(row, names)}")
     chosen = rows or names
     baselines.check(track, chosen)
-    before, built = baselines.published(track, chosen), baselines.built(track, chosen)
-    if not built and not rows:
+    before, built, damaged = baselines.published(track, chosen), dict[str, Built](), dict[str, RowComparison]()
+    for row in chosen:
+        made = baselines.attempted(baselines.built_row, track, row)
+        if isinstance(made, BenchmarkError):
+            damaged[row] = RowComparison(row, problem=f"cannot be compared: {made}")
+        elif made:
+            built[row] = made
+    if not (built or damaged or rows):
         raise BenchmarkError(f"nothing is built here to compare; run `rvb repro --track {track}` first")
-    comparisons = compare_rows(before, built, rows or default)
+    whole = {row: made for row, made in before.items() if row not in damaged}
+    comparisons = [*damaged.values(), *compare_rows(whole, built, {*(rows or default)} - damaged.keys())]
     console.print(f"Rule: {RULE}.")
     for comparison in comparisons:
         _print_row(comparison, {*headline_names(tracks.load(track))})

@@ -96,7 +96,7 @@ def board(
 
 def show(row: RowArgument, track: TrackOption = "digits") -> None:
     """Print the numbers of one row."""
-    made = baselines.built_numbers(track, load_row(track, row).name)
+    made = baselines.built_numbers(track, load_row(track, row).name, bare=True)
     if made is None:
         raise BenchmarkError(f"{row} is not built here; run `rvb repro {row} --track {track}`")
     record, credit = baselines.counted(track, made)

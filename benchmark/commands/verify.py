@@ -96,9 +96,21 @@ def verify(
 
 
 def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int) -> Iterator[Verification]:
-    """Verify each Record of these rows, `jobs` at a time. Raise a BenchmarkError for a row neither built nor published."""
+    """Verify each Record of these rows, `jobs` at a time, those with a damaged file first, which do not hold.
+
+    Raise a BenchmarkError for a row neither built nor published.
+    """
+    from benchmark.evaluation.replay.findings import Verification
+
     tracks.load(track)
-    chosen = [target for row in rows for target in targets(track, row)]
+    chosen: list[tuple[str, Built, Source]] = []
+    for name, made, of in [(row, *target) for row in rows for target in targets(track, row)]:
+        if isinstance(made, Built):
+            chosen.append((name, made, of))
+        else:
+            damaged = Verification(track=track, row=name, of=of, trust="claimed")
+            damaged.contradict(str(made))
+            yield damaged
     if not chosen:
         return
 
@@ -115,9 +127,9 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int)
 
     device = set_up(run_settings().evaluate.device)
     calls = []
-    for built, of in chosen:
+    for row, built, of in chosen:
         weights = built.record.sha256["weights"] if of == "published" else ""
-        calls.append((built, of, _present(track, built.record.row, weights), device, sample, seed))
+        calls.append((built, of, _present(track, row, weights), device, sample, seed))
     yield from _in_forks(verify_record, calls, 1 if device.type == "cuda" else jobs)
 
 
@@ -147,19 +159,20 @@ def _in_forks(
             raise BenchmarkError(f"{built.record.row}: {words}") from None
 
 
-def targets(track: str, row: str) -> list[tuple[Built, Source]]:
+def targets(track: str, row: str) -> list[tuple[Built | BenchmarkError, Source]]:
     """Return the built and the published Record of a row, each with where it is kept, or one where they are the same.
 
-    Raise a BenchmarkError, with the near miss, where there is neither, or where one is damaged.
+    Of a damaged one return the error. Raise a BenchmarkError, with the near miss, where there is neither.
     """
-    built, published = baselines.built_row(track, row), baselines.published_row(track, row)
-    if built and published and _numbers(built) == _numbers(published):
+    built = baselines.attempted(baselines.built_row, track, row)
+    published = baselines.attempted(baselines.published_row, track, row)
+    if isinstance(built, Built) and isinstance(published, Built) and _numbers(built) == _numbers(published):
         return [(published, "built and published")]
     if not built and not published:
         unknown = isinstance(_present(track, row), BenchmarkError)
         near = near_miss(row, baselines.published_rows(track)) if unknown else f"; run `rvb repro {row}`"
         raise BenchmarkError(f"{row} is neither built here nor published on {track}{near}")
-    both: list[tuple[Built | None, Source]] = [(built, "built"), (published, "published")]
+    both: list[tuple[Built | BenchmarkError | None, Source]] = [(built, "built"), (published, "published")]
     return [(made, of) for made, of in both if made]
 
 
@@ -189,7 +202,8 @@ def _print(verification: Verification) -> None:
         lines += same[:SHOWN]
         if len(same) > SHOWN:
             lines.append(f"{row}: {what}: {len(same) - SHOWN} images more (--json names all)")
-    lines.append(f"  trust: these checks amount to `{verification.tier}`; the Record says `{verification.trust}`")
+    if verification.checked:  # nothing is, of a damaged file
+        lines.append(f"  trust: these checks amount to `{verification.tier}`; the Record says `{verification.trust}`")
     for line in lines:
         console.print(line, markup=False)
 

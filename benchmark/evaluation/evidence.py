@@ -271,7 +271,7 @@ def per_image(evidence: pa.Table, record: Record) -> PerImage:
     """Return the Record's numbers image by image; raise a BenchmarkError where they contradict it."""
     images = by_image(evidence, record)
     if wrong := contradictions(record, images):
-        raise BenchmarkError(f"{record.row}: {wrong[0]}; nothing is published")
+        raise BenchmarkError(f"{record.row}: {wrong[0].words}; nothing is published")
     return images
 
 

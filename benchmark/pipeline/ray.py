@@ -230,5 +230,9 @@ def _carried_out(key: str, reads: Sequence[str]) -> tuple[str, dict[str, str]]:
         dvc.run(["push", key], f"{log}-push", print)
     except BenchmarkError as error:
         why = str(error)
-    written = [*dvc.LOGS.glob("*.log"), *Path().glob("work/*/*/times/*.json"), *([] if why else [lock])]
+    written = [
+        *dvc.LOGS.glob("*.log"),
+        *Path().glob("work/*/*/times/*.json"),
+        *([lock] if not why and lock.exists() else []),
+    ]
     return why, {path.as_posix(): path.read_text() for path in written}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -61,8 +61,21 @@ def shares(record: Record) -> dict[str, Proportion]:
     return numbers | {f"corrupted: {corruption.name}": corruption.mean for corruption in corruptions}
 
 
-def contradictions(record: Record, images: PerImage) -> list[str]:
-    """Return what contradicts a Record in its numbers by image, in words: sums, distances, certified <= robust <= clean."""
+class Contradicted(NamedTuple):
+    """What of a Record its numbers by image contradict; for a single image also what is `recorded`, and its `verdict`."""
+
+    what: str
+    image: int | None = None
+    recorded: str = ""
+    verdict: str = ""
+
+    @property
+    def words(self) -> str:
+        return self.what if self.image is None else f"image {self.image}: {self.recorded}, but {self.verdict}"
+
+
+def contradictions(record: Record, images: PerImage) -> list[Contradicted]:
+    """Return what contradicts a Record in its numbers by image: sums, distances, certified <= robust <= clean."""
     problems = []
     own = {attack.id for attack in record.attacks} if record.division == "open" else set()
     for name, (count, n) in counts(record).items():
@@ -72,28 +85,32 @@ def contradictions(record: Record, images: PerImage) -> list[str]:
         images_counted = record.n if name.startswith("corrupted") else n
         if score is None or len(score) != images_counted or sum(score) != count:
             total = "nothing" if score is None else f"{sum(score)} over {len(score)} images"
-            problems.append(f"{name} is {count} and its images give {total}")
-    problems += [f"{name} has {len(radii)} radii" for name, radii in images.radii.items() if len(radii) != record.n]
+            problems.append(Contradicted(f"{name} is {count} and its images give {total}"))
+    for name, radii in images.radii.items():
+        if len(radii) != record.n:
+            problems.append(Contradicted(f"{name} has {len(radii)} radii"))
     attacked = min((result.accuracy.n for result in record.robust), default=record.n)
     if images.broken and len(images.broken) != attacked:
-        problems.append(f"{len(images.broken)} distances of {attacked} attacked images")
+        problems.append(Contradicted(f"{len(images.broken)} distances of {attacked} attacked images"))
     clean, radii = images.scores.get("clean", ""), images.radii.get("certified", ())
     for image, (right, radius) in enumerate(zip(clean, radii, strict=False)):
         if radius > 0 and right == "0":
-            problems.append(f"image {image}: certified at l2 {radius:.6g}, but wrong when clean")
+            what, recorded = "certified, but wrong when clean", f"certified at l2 {radius:.6g}"
+            problems.append(Contradicted(what, image, recorded, "wrong when clean"))
     for result in record.robust:
         name, norm, eps = f"robust {result.threat.label}", result.threat.norm, result.threat.eps
         robust = images.scores.get(name, "")
         if len(robust) > record.n:
-            problems.append(f"{name} counts {len(robust)} images of {record.n}")
+            problems.append(Contradicted(f"{name} counts {len(robust)} images of {record.n}"))
         for image, (stood, right) in enumerate(zip(robust, clean, strict=False)):
             if stood > right:
-                problems.append(f"image {image}: {name}, but wrong when clean")
+                problems.append(Contradicted(f"{name}, but wrong when clean", image, name, "wrong when clean"))
         if norm == "L2":
             for image, (stood, radius) in enumerate(zip(robust, radii, strict=False)):
                 if stood == "0" and radius >= eps > 0:
-                    problems.append(f"image {image}: certified at l2 {radius:.6g}, but not {name}")
+                    what, recorded = f"certified, but not {name}", f"certified at l2 {radius:.6g}"
+                    problems.append(Contradicted(what, image, recorded, f"not {name}"))
             pairs = zip(robust, images.broken, strict=False)
             if any(stood == "1" and at is not None and at < eps * (1 - ROUNDING) for stood, at in pairs):
-                problems.append(f"{name} counts an image whose nearest adversarial image lies within it")
+                problems.append(Contradicted(f"{name} counts an image whose nearest adversarial image lies within it"))
     return problems

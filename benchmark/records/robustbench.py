@@ -25,7 +25,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, explain
 from benchmark.specs.base import Frozen
 from benchmark.specs.submission import WebAddress
-from benchmark.specs.threat import Radius, ThreatModel
+from benchmark.specs.threat import Radius, ThreatModel, plain_number
 from benchmark.specs.track import Track
 
 CLAIMED = Path("leaderboard/claimed")
@@ -33,7 +33,12 @@ SAME = 1e-5  # relative difference up to which two radii are the same
 
 
 # a fraction, from a number or text in percent
-Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), AfterValidator(lambda percent: percent / 100)]
+Percent = Annotated[
+    float,
+    BeforeValidator(plain_number),
+    Field(ge=0, le=100, allow_inf_nan=False),
+    AfterValidator(lambda percent: percent / 100),
+]
 Text = Annotated[str, BeforeValidator(lambda text: text or "")]
 Share = Field(ge=0, le=1, allow_inf_nan=False)
 

@@ -17,6 +17,7 @@ from benchmark.sandbox.confinement import die_with_parent
 
 # a file for each core of this machine, locked by the process that computes there
 CORE_LOCKS = Path("work/scratch/cores")
+INTERRUPTED = 130  # exit status after Ctrl-C, which reaches the forks too
 Work = Callable[[], None]
 
 
@@ -72,7 +73,10 @@ def _free_core(cores: int) -> IO[str] | None:
 def _start(work: Work) -> ForkProcess:
     def guarded() -> None:
         die_with_parent()
-        errors.run(work)
+        try:
+            errors.run(work)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
 
     process = multiprocessing.get_context("fork").Process(target=guarded)
     process.start()

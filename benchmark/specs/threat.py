@@ -5,6 +5,7 @@ Units: every radius is in pixels of [0, 1] at the data set's native resolution.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -16,16 +17,27 @@ Norm = Literal["Linf", "L2"]
 Engine = Literal["fast", "reference"]  # of AutoAttack: this project's, and the authors' unchanged files
 
 
+FRACTION = re.compile(r"\s*([\d.]+(?:e-?\d+)?)\s*/\s*([\d.]+)\s*", re.IGNORECASE)
+
+
+def plain_number(value: object) -> object:
+    """Return a value unchanged. Raise ValueError for a bool and for text with "_", which pydantic takes for numbers."""
+    if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
+        raise ValueError(f"Input should be a number, not {value!r}")
+    return value
+
+
 def as_number(value: object) -> object:
     """Return text such as "8/255" as a number; anything else unchanged."""
-    above, slash, below = value.partition("/") if isinstance(value, str) else ("", "", "")
+    fraction = FRACTION.fullmatch(value) if isinstance(value, str) else None
     try:
-        return float(above) / float(below) if slash else value
+        return float(fraction[1]) / float(fraction[2]) if fraction else value
     except (ValueError, ZeroDivisionError):
         return value
 
 
-Radius = Annotated[float, BeforeValidator(as_number), Field(ge=0)]  # in pixels of [0, 1]; YAML may say 8/255
+# in pixels of [0, 1]; YAML may say 8/255
+Radius = Annotated[float, BeforeValidator(as_number), BeforeValidator(plain_number), Field(ge=0)]
 
 
 class ThreatModel(Frozen):

@@ -127,8 +127,7 @@ def _formed(blocks: Blocks, tokens: torch.Tensor, quantities: Sequence[str], enc
 def _rows(block: nn.Module, tokens: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield (first row, rows (r, entries)) of the whole block's Jacobian at one image's tokens (tokens, width), in order.
 
-    A row takes a copy of the image, which was faster than `is_grads_batched`
-    (measurements/README.md).
+    A row takes a copy of the image, which was faster than `is_grads_batched`.
     """
     entries = tokens.numel()
     passes = math.ceil(entries / max(1, ROWS.get(tokens.device.type, ROWS["cpu"]) // entries))

@@ -50,13 +50,17 @@ def jacobian(
         `<quantity> (lower bound)`.
 
     Raises:
-        BenchmarkError: unknown quantities or levels that do not fit, a quantity of which no value is known, or the encoder
-            alone where its norm is not given.
+        BenchmarkError: unknown quantities or levels that do not fit, blocks that are not consecutive layers of the model, a
+            quantity of which no value is known, or the encoder alone where its norm is not given.
     """
     places = _levels(levels)
     chosen = _chosen(quantities)
     named = blocks(model)
-    before = model[: [*model].index(named[0][1][0])]
+    layers, parts = [*model], [part for _, block in named for part in block]
+    first = layers.index(parts[0]) if parts and parts[0] in layers else 0
+    if not parts or layers[first : first + len(parts)] != parts:
+        raise BenchmarkError("measure jacobian: method.py's blocks(model) are not consecutive layers of the model")
+    before = model[:first]
     with torch.no_grad():
         tokens = torch.cat([before(chunk) for chunk in images.split(BATCH)])
     amplified = amplification(

@@ -111,6 +111,17 @@ def test_bad_parameters_get_one_clear_line(measure, options, message) -> None:
         measure(**options)
 
 
+@pytest.mark.parametrize("places", [(), (2, 1), (1, 3), (None,)])
+def test_blocks_that_are_not_consecutive_layers_are_refused(places, monkeypatch) -> None:
+    """None at all, out of order, with a gap, and of layers that the model does not have at the top."""
+    layers = [nn.Flatten(1, 2), *(Residual(nn.Dropout(0.5)) for _ in range(3))]
+    measures = methods.module(NAME, "measures")
+    named = [("block", nn.Sequential(nn.Identity() if i is None else layers[i])) for i in places]
+    monkeypatch.setattr(measures, "blocks", lambda model: named)
+    with pytest.raises(BenchmarkError, match=r"blocks\(model\) are not consecutive layers of the model"):
+        measures.jacobian(nn.Sequential(*layers).eval(), IMAGES, LABELS, seed=0)
+
+
 def test_a_quantity_that_is_known_nowhere_is_refused(measure) -> None:
     with pytest.raises(BenchmarkError, match="sigma_max is not known for any block and image; leave it out"):
         measure(IMAGES * float("nan"), count=1)

@@ -102,16 +102,31 @@ def test_what_cannot_be_compared_is_one_line() -> None:
     assert "no branch or commit 'other' here" in error("--base", "other")
     assert "did you mean 'tiny'" in error("--track", "tinny")
     assert "give both" in error("--all")
-    build()
-    (BUILT / "per_image.json").write_text("half")
-    assert "per_image.json is no valid JSON" in error()
-    (PUBLISHED / f"{ROW}.json").write_text("{}")
-    git("commit", "-qam", "three")
-    assert f"leaderboard/results/tiny/{ROW}.json at " in error("--base", "HEAD")
     git("switch", "-q", "--orphan", "alone")
     git("commit", "-q", "--allow-empty", "-m", "four")
     Path("benchmark/tracks").mkdir(parents=True, exist_ok=True)
     assert "no commit in common" in error("--base", "main")
+
+
+def test_a_row_that_cannot_be_read_stops_no_other() -> None:
+    publish("more")
+    build()
+    (BUILT / "per_image.json").write_text("half")
+    result = rvb()
+    assert result.exit_code == 1
+    assert f"{ROW} on tiny, changed | {BUILT}/per_image.json is no valid JSON" in result.output
+    assert "1 new, 0 removed, 1 changed, 0 same" in result.output
+    (BUILT / "per_image.json").unlink()
+    assert f"{ROW} on tiny, changed | {BUILT}/per_image.json " in rvb().output
+    (PUBLISHED / f"{ROW}.json").write_text("{}")
+    git("commit", "-qam", "three")
+    assert f"{PUBLISHED}/{ROW}.json at " in rvb("--base", "HEAD").output
+    publish()
+    git("rm", "-q", "--cached", f"{PUBLISHED}/images/{ROW}.json")
+    git("add", f"{PUBLISHED}/{ROW}.json")
+    git("commit", "-qm", "four")
+    output = rvb("--base", "HEAD", "--published").output
+    assert f"{PUBLISHED}/images/{ROW}.json was not published at " in output
 
 
 def test_origins_branch_stands_in_for_a_missing_one() -> None:

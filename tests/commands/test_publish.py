@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import command
@@ -16,6 +17,7 @@ from tiny_project import ROOT
 from typer.testing import Result
 
 from benchmark.commands import regress, verify
+from benchmark.pipeline import generate
 from benchmark.records import reproduced
 from benchmark.records.per_image import PerImage
 from benchmark.runtime import files, git
@@ -210,10 +212,54 @@ def test_a_published_record_that_its_images_do_not_add_up_to_fails(published) ->
     assert rvb("regress", "--published").exit_code == 0
 
 
+def test_a_file_that_is_of_another_row_is_refused(published) -> None:
+    for path in (PUBLISHED / f"{ROWS[1]}.json", PUBLISHED / f"images/{ROWS[1]}.json"):
+        own = path.read_bytes()
+        path.write_bytes(path.with_name(f"{ROWS[0]}.json").read_bytes())
+        assert f"{path} is of the row '{ROWS[0]}', not of {ROWS[1]}; bring it back" in error("regress", "--published")
+        path.write_bytes(own)
+
+
+def test_a_row_without_its_numbers_by_image_stops_no_other_and_is_published_again(published) -> None:
+    by_image = PUBLISHED / f"images/{ROWS[0]}.json"
+    whole = by_image.read_bytes()
+    by_image.unlink()
+    message = error("regress", "--published")
+    assert message.startswith(f"{by_image} ")
+    other = PUBLISHED / f"{ROWS[1]}.json"
+    record = other.read_bytes()
+    other.write_text(other.read_text().replace('"count": 95', '"count": 97'))
+    assert re.fullmatch(re.escape(message) + r" \(and \d faults more\)", error("regress", "--published"))
+    other.write_bytes(record)
+    (damaged, of), *_ = verify.targets("tiny", ROWS[0])[::-1]
+    assert (str(damaged), of) == (message, "published")
+    for arguments in (["--all"], [ROWS[0]]):
+        told = error("publish", *arguments)
+        assert told.startswith(f"{ROWS[0]} would change (it is published without its numbers by image); say why")
+        assert rvb("publish", *arguments, "--reason", "lost").exit_code == 0
+        assert by_image.read_bytes() == whole
+        by_image.unlink()
+    rvb("publish", ROWS[0], "--reason", "lost")
+    record_file(ROWS[0]).with_name("per_image.json").unlink()
+    assert error("regress").startswith(f"1 of 2 rows are not what was published: {ROWS[0]};")
+    output = rvb("regress").output
+    assert f"{ROWS[0]} cannot be compared: {record_file(ROWS[0]).with_name('per_image.json')} " in output
+    assert f"{ROWS[1]}: 28 of 28 numbers and facts are as published" in output
+    shown = rvb("show", ROWS[0])
+    assert (shown.exit_code, "40 of 100" in shown.output) == (0, True)
+
+
+def test_a_track_without_rows_publishes_and_compares_nothing(published, monkeypatch) -> None:
+    monkeypatch.setattr(generate, "DEFAULT_TRACK", "tiny")
+    shutil.rmtree("submissions")
+    for arguments in (["publish", "--all"], ["regress"]):
+        assert error(*arguments).startswith("no submission enters track 'tiny' yet; there is nothing to publish")
+
+
 def test_rows_that_are_missing_on_either_side(published) -> None:
     by_hand = PUBLISHED / "Tiny2026Linear-large.json"
-    for folder in (PUBLISHED, PUBLISHED / "images"):
-        (folder / by_hand.name).write_bytes((folder / f"{ROWS[0]}.json").read_bytes())
+    record = regression_record.changed("variant", to="large").model_copy(update={"submission": "Tiny2026Linear"})
+    regression_record.write(record, published=True)
     result = rvb("regress")
     assert result.exit_code == 0, "rvb repro does not build it"
     assert "Tiny2026Linear-large is published and not built here" in result.output

@@ -166,11 +166,12 @@ def test_what_git_keeps_of_a_row_says_within_which_ball_an_image_was_lost() -> N
     assert PerImage.model_validate_json(near.model_dump_json()) == near
     assert "broken" not in kept_images().model_dump_json(), "files without distances stay as they are"
     within = "robust L2 0.5 counts an image whose nearest adversarial image lies within it"
-    assert contradictions(made, near)[-1] == within
+    assert contradictions(made, near)[-1].words == within
     cut = near.model_copy(update={"broken": (0.3,)})
-    assert contradictions(made, cut)[-2:] == ["1 distances of 100 attacked images", within]
+    problems = [problem.words for problem in contradictions(made, cut)]
+    assert problems[-2:] == ["1 distances of 100 attacked images", within]
     far = near.model_copy(update={"broken": (0.5, *[None] * 99)})
-    assert within not in contradictions(made, far)
+    assert within not in [problem.words for problem in contradictions(made, far)]
     assert result.evaluated == 100
     assert counts_over_radii(result, [0, 0.1, 0.5, 1]) == {
         "robust": [100, 97, 97, 30, 0],

@@ -24,7 +24,7 @@ from tiny_project import ROOT, Project
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app
-from benchmark.pipeline import locks, ray, slurm
+from benchmark.pipeline import dvc, locks, ray, slurm
 from benchmark.runtime.errors import BenchmarkError
 
 slow, long = pytest.mark.slow, pytest.mark.long
@@ -219,6 +219,12 @@ def test_a_machine_with_other_versions_is_refused_by_name() -> None:
     assert why.startswith(f"{os.uname().nodename} has torch ")
     assert why.endswith("the coordinator 0.1; install the same there (constraints.txt)")
     assert not texts
+
+
+def test_a_stage_that_wrote_no_lock_file_is_carried_out_all_the_same(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dvc, "run", lambda *_: None)
+    assert ray._carried_out("pipelines/tiny/row/dvc.yaml:train", []) == ("", {})
 
 
 @pytest.mark.parametrize("run", [lambda: ray.run("tiny", "", 2, print), lambda: slurm.run("tiny", print)])

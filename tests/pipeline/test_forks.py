@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -84,6 +85,12 @@ def test_where_one_fails_the_others_end() -> None:
     while Path("/proc", Path("endless").read_text(), "exe").exists():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_an_interrupted_fork_ends_without_a_traceback(capfd) -> None:
+    with pytest.raises(SystemExit) as interrupted:
+        forks.run(partial(signal.raise_signal, signal.SIGINT))
+    assert (interrupted.value.code, capfd.readouterr().err) == (130, "")
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "two", "1.5"])

@@ -48,11 +48,15 @@ def put(folder: Path, name: str = "Rice2020Overfitting", norm: str = "Linf", **c
 
 
 def test_radii_are_fractions_or_decimals_and_anything_else_is_refused(tmp_path) -> None:
-    texts = {"8/255": 8 / 255, "0.5": 0.5, 0.5: 0.5, " 4 / 255": 4 / 255, ".031": 0.031, "1e-2": 0.01}
+    texts = {"8/255": 8 / 255, "0.5": 0.5, 0.5: 0.5, " 4 / 255": 4 / 255, ".031": 0.031, "1e-2": 0.01, "1E-2/.5": 0.02}
     assert {text: read_row(put(tmp_path, eps=text), "cifar10").threat.eps for text in texts} == texts
+    eps = [
+        "8/0", "0", "eight", "", None, "-8/255", "8//255", "nan", "inf", "1/2/3", [8], True, "-8/-255", "8_0/255", "0_1",
+    ]  # fmt: skip
     for name, refused in (
-        ("eps", ["8/0", "0", "eight", "", None, "-8/255", "8//255", "nan", "inf", "1/2/3", [8]]),
-        ("autoattack_acc", ["101", "-1", "nan", "inf", "53,4", "", None, [53]]),
+        ("eps", eps),
+        ("autoattack_acc", ["101", "-1", "nan", "inf", "53,4", "", None, [53], True]),
+        ("external", [True]),
     ):
         for text in refused:
             with pytest.raises(BenchmarkError, match=f"{name}: Input should be "):

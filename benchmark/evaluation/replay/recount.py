@@ -35,8 +35,8 @@ def check_itself(record: Record, images: PerImage, findings: Verification) -> No
         if again is None or (counts_images and not _same(share, again)):
             findings.contradict(f"share of {name}", _words(share), _words(again))
     findings.check("shares with their intervals, worked out again", len(shares_by_name))
-    for words in contradictions(record, images):
-        findings.contradict(words)
+    for problem in contradictions(record, images):
+        findings.contradict(problem.what, problem.recorded, problem.verdict, problem.image)
     findings.check("images' numbers: their sums, and certified <= robust <= clean", record.n)
 
 

@@ -92,7 +92,14 @@ def test_a_published_record_alone_is_checked_in_itself() -> None:
     assert "1 rows hold: 0 replayed, 1 as far as they could be checked" in result.output
     broken = json.loads(BY_IMAGE.read_text())["scores"]["robust L2 0.5"].index("0")
     change_json(BY_IMAGE, lambda images: images["radii"]["certified"].__setitem__(broken, 0.6))
-    assert any(line.startswith(f"image {broken}: certified at l2 0.6, but ") for line in found()["lines"])
+    gate = "certified, but not robust L2 0.5"
+    assert f"image {broken}: {gate}: certified at l2 0.6 -> not robust L2 0.5" in found()["lines"]
+    change_json(BY_IMAGE, lambda images: images["scores"].update({"robust L2 0.5": 20 * "0"}))
+    change_json(BY_IMAGE, lambda images: images["radii"].update(certified=[0.6 + image / 100 for image in range(20)]))
+    lines = rvb("verify", NAME).output.splitlines()
+    assert sum(f": {gate}: recorded certified at l2 " in line for line in lines) == 10
+    assert f"{NAME}: {gate}: 10 images more (--json names all)" in lines
+    assert sum(f": {gate}: " in line for line in found()["lines"]) == 20
 
 
 def test_in_a_fresh_clone_the_published_weights_are_replayed() -> None:
@@ -146,6 +153,26 @@ def test_elsewhere_margins_may_stray_but_turn_no_verdict() -> None:
     assert any("to 0.0001 of the largest logit, which turns no verdict" in one["what"] for one in content["checked"])
     edit_evidence(lambda margin: -margin)
     assert any(line.startswith("image 3: clean margin: ") for line in found()["lines"])
+
+
+def test_a_damaged_row_or_the_file_of_another_does_not_hold_and_stops_no_other() -> None:
+    """Also where the other row's numbers are as they should be."""
+    shutil.rmtree("work/tiny")
+    other = "Tiny2026Linear-aother"
+    for folder in (PUBLISHED, PUBLISHED / "images"):
+        shutil.copy(folder / f"{NAME}.json", folder / f"{other}.json")
+    for change, words in (
+        (lambda: None, f"{PUBLISHED / other}.json is of the row '{NAME}', not of {other}"),
+        (BY_IMAGE.with_name(f"{other}.json").unlink, str(BY_IMAGE.with_name(f"{other}.json"))),
+    ):
+        change()
+        result = rvb("verify", "--all")
+        assert str(result.exception) == f"1 of 2 rows do not hold: {other}"
+        assert f"{other}: {words}" in result.output
+        assert f"{NAME} on tiny, published: holds as far as it was checked" in result.output
+    damaged, whole = json.loads(rvb("verify", other, NAME, "--json").stdout)
+    assert (damaged["row"], damaged["of"], damaged["tier"], damaged["checked"]) == (other, "published", "claimed", [])
+    assert (whole["row"], whole["contradictions"]) == (NAME, [])
 
 
 def test_what_cannot_be_asked_for_is_one_line() -> None:
