@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -183,7 +184,13 @@ def _prepared(
         model.to(place.device)
         images, labels = (part.to(place.device) for part in train_split)
         history = prepare(model, start.to(place.device), (images, labels), place)
-        return dict(model.state_dict()), history
+        try:
+            made = Preparation(name=name, history=json.loads(json.dumps(history)))
+        except (TypeError, ValueError, RecursionError):
+            raise BenchmarkError(
+                "its history must be a dict of JSON values with finite numbers and printable text, at most 1 MiB"
+            ) from None
+        return dict(model.state_dict()), made.history
 
     try:
         tensors, history = place.kept("whole", make)

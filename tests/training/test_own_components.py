@@ -118,6 +118,7 @@ def test_they_train_and_their_files_are_dependencies_of_the_stage_alone(own) -> 
         tune(parameters={"factor": factor}, prepare=[], penalties=[], optimizer="sgd")
         weights[factor] = train()["sha256"]["weights"]
     assert weights[1] != weights[2]
+    assert trained["init_sha256"] == files.sha256_file(load_row(*TUNED).source.weights)
 
 
 def test_the_example_in_the_docs_is_one(own) -> None:
@@ -182,6 +183,14 @@ def test_parameters_are_checked_by_their_types(own) -> None:
         tune(parameters=parameters)
         with pytest.raises(BenchmarkError, match=f"objective scaled: {words}"):
             train()
+
+
+@pytest.mark.parametrize("history", ["[]", "{'loss': float('nan')}", "{'loss': place}", "{'loss': '\\x1b[2J'}", "None"])
+def test_the_history_of_a_preparation_is_json_of_finite_numbers(own, history) -> None:
+    text = (FOLDER / "scaling.py").read_text()
+    (FOLDER / "scaling.py").write_text(text.replace("return history", f"return {history}"))
+    with pytest.raises(BenchmarkError, match=r"preparation scaling: its history must be a dict of JSON values[^\n]+$"):
+        train()
 
 
 HOSTILE = """\
