@@ -59,8 +59,8 @@ def attack_file(attack: str, submission: str = "") -> Path:
 
 
 def own_attack(attack: str, submission: str) -> bool:
-    """Return whether the named submission has a file of its own for the attack."""
-    return bool(submission) and (submissions.FOLDER / submission / f"{attack}.py").exists()
+    """Return whether a file of the named submission defines the attack."""
+    return bool(submission) and components.defines(submissions.FOLDER / submission / f"{attack}.py", "attacks")
 
 
 def component(kind: str, name: str, given: Mapping[str, Any], submission: str) -> tuple[ModuleType, dict[str, Any]]:

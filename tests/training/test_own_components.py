@@ -17,7 +17,7 @@ from tiny_project import ROOT
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.confinement import PARTS, available
-from benchmark.specs import components
+from benchmark.specs import components, methods
 from benchmark.specs.rows import load_row
 from benchmark.studies import grids
 
@@ -150,6 +150,12 @@ def test_no_file_has_the_name_of_a_component_of_the_benchmark(own, kind) -> None
                 load_row(*NAMES)
         file.unlink()
     assert load_row(*TUNED)
+
+
+def test_a_file_that_defines_no_attack_is_none(own) -> None:
+    for name, text in (("pgd", PENALTY), ("autoattack", "attack = None\n"), ("mine", "def attack(model): ...\n")):
+        (FOLDER / f"{name}.py").write_text(text)
+        assert methods.own_attack(name, FOLDER.name) is (name == "mine")
 
 
 # a text of the objective's file, another in its place, and words of the refusal
