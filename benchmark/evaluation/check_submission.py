@@ -297,7 +297,16 @@ def _training(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Te
     attack = fitting.training_attack(spec.attack) if spec.attack else None
     trained = _build(row, 0, images.device).train()
     objective = fitting.training_objective(spec, attack, row.submission.name)
+    state = objective.attach(trained, images[: objective.looks_at])
+    if state is not None:
+        state.to(images.device)
+    penalties = fitting.training_penalties(spec, row.submission.name, trained)
+    for penalty in penalties.values():
+        penalty.to(images.device).advance()
+    objective.advance()
     loss = objective.loss(trained, images, labels, 1.0)
+    for penalty in penalties.values():
+        loss = loss + penalty()
     if loss.requires_grad:
         loss.backward()
     gradients = {name: p.grad for name, p in trained.named_parameters() if p.requires_grad}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field, JsonValue
+import json
+from collections.abc import Iterator
+
+from pydantic import Field, JsonValue, field_validator
 
 from benchmark.specs.base import Frozen
 from benchmark.specs.threat import AttackSpec
+
+LONGEST_HISTORY = 2**20  # characters of JSON
 
 
 class Overfitting(Frozen):
@@ -40,6 +45,14 @@ class Preparation(Frozen):
     name: str
     history: dict[str, JsonValue]
 
+    @field_validator("history")
+    @classmethod
+    def _shown(cls, history: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """Refuse numbers that are not finite, text that is not printable, and more than `LONGEST_HISTORY`."""
+        if len(json.dumps(history, allow_nan=False)) > LONGEST_HISTORY or not all(map(str.isprintable, texts(history))):
+            raise ValueError(f"should have printable text and at most {LONGEST_HISTORY} characters of JSON")
+        return history
+
 
 class TrainingResult(Frozen):
     epochs: int
@@ -55,3 +68,16 @@ class TrainingResult(Frozen):
     tf32: bool = Field(default=False, exclude_if=lambda tf32: not tf32)
     compile: bool = Field(default=False, exclude_if=lambda compiles: not compiles)
     processes: int = Field(default=1, ge=1, exclude_if=lambda processes: processes == 1)  # that shared each batch
+
+
+def texts(value: JsonValue) -> Iterator[str]:
+    """Yield the strings of a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from texts(item)

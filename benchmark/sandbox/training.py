@@ -7,6 +7,7 @@ evaluator. They return plain tensors, and the first process reports its progress
 from __future__ import annotations
 
 import io
+import json
 import selectors
 import tempfile
 import time
@@ -20,7 +21,8 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from benchmark.records.training import TrainingResult
+from benchmark.records.training import TrainingResult, texts
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.memory import peak
 from benchmark.runtime.torch_setup import set_up
@@ -36,6 +38,7 @@ from benchmark.training.fitting import fit
 from benchmark.training.ranks import Collective, Ranks
 
 EPOCH_SECONDS = 12 * 3600.0  # for an epoch, or for all that is before the first
+LONGEST_NAME = 200  # characters of what the epoch is selected by
 SEEN = ("data.json", "train.safetensors", "validation.safetensors")  # files of the row's data
 
 OnEpoch = Callable[[int, float], None]
@@ -67,7 +70,7 @@ def fit_sandboxed(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say:
             trained.append(ends.enter_context(process))
         try:
             return _heard(row, run, trained, on_epoch, say, direct)
-        except (ValidationError, ValueError, TypeError, KeyError, OverflowError) as error:
+        except (ValidationError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise BenchmarkError(
                 f"{trained[0].owner}: the training process returned malformed output ({type(error).__name__})"
             ) from None
@@ -97,10 +100,32 @@ def _heard(row: Row, run: TrainRun, trained: Sequence[Process], on_epoch: OnEpoc
             on_epoch(epoch, float(message["score"]))
         else:
             done = TypeAdapter(TrainingProgress).validate_python(message.get("done"))
-            told = message["result"]
-            result = {**told, "selected_by": plain(told["selected_by"]), **run.model_dump(), "processes": run.processes}
-            return tensors, done, TrainingResult.model_validate(result), int(message["memory"])
+            return tensors, done, _result(row, run, done, message["result"]), int(message["memory"])
     raise too_much(first.owner)
+
+
+def _result(row: Row, run: TrainRun, done: TrainingProgress, reported: dict[str, Any]) -> TrainingResult:
+    """Return the result that the process reported; the evaluator itself fills in what it can tell.
+
+    Raise ValueError for other preparations than the recipe's, numbers that are not finite, or unprintable text.
+    """
+    spec, source = row.settings.training, row.source
+    assert spec is not None  # the step applies
+    result = TrainingResult.model_validate(
+        {
+            **reported,
+            "selected_by": plain(reported["selected_by"])[:LONGEST_NAME],
+            "init_sha256": files.sha256_file(source.weights) if source and spec.init_from else None,
+            **run.model_dump(),
+            "processes": run.processes,
+        }
+    )
+    if [prepared.name for prepared in result.prepared] != [step.name for step in spec.prepare]:
+        raise ValueError("it reports other preparations than the recipe's")
+    sent = json.dumps([asdict(done), result.model_dump()], allow_nan=False)  # raises ValueError
+    if not all(map(str.isprintable, texts(json.loads(sent)))):
+        raise ValueError("it reports text that is not printable")
+    return result
 
 
 def _wait_for_first(trained: Sequence[Process], until: float) -> None:

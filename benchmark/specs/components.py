@@ -46,9 +46,10 @@ def recipe_files(spec: TrainingSpec, submission: Path) -> list[Path]:
 
 
 def component_file(kind: str, name: str, submission: Path | None = None) -> Path:
-    """Return the file of a component: the benchmark's, else that of the folder `submission` where it may have its own.
+    """Return the file of a component, which may be missing: the benchmark's if that defines it, else the one that the
+    folder `submission` would have, for a kind of `OWN`.
 
-    No file of a submission has the name of a component of the benchmark (`taken`).
+    No file of a submission has the name of an objective or penalty of the benchmark (`taken`).
     """
     shared = PACKAGE / kind / f"{name}.py"
     return submission / f"{name}.py" if submission and kind in OWN and not defines(shared, kind) else shared
@@ -68,19 +69,26 @@ def names(kind: str, folder: Path | None = None) -> set[str]:
 
 
 def taken(name: str) -> str:
-    """Return the kind of the benchmark's component that has this name, which no file of a submission may have; else ""."""
+    """Return the kind in words of the benchmark's objective or penalty of this name, which no file of a submission may
+    have; "" if there is none.
+    """
     return next((ENTRIES[kind][1] for kind in OWN if defines(PACKAGE / kind / f"{name}.py", kind)), "")
 
 
 def defines(file: Path, kind: str) -> bool:
     """Return whether the file exists and defines the function of a component of this kind. It is read, not imported."""
-    return file.is_file() and _defines(file, ENTRIES[kind][0], files.version(file))
+    return file.is_file() and _defines(file, starts(kind), files.version(file))
+
+
+def starts(kind: str) -> tuple[str, ...]:
+    """Return how a line may begin that defines a component of this kind."""
+    entry = ENTRIES[kind][0]
+    return (f"def {entry}(", *([f"{entry} = "] if entry in CLASSES else []))
 
 
 @cache
-def _defines(file: Path, entry: str, _version: tuple[int, ...]) -> bool:
+def _defines(file: Path, starts: tuple[str, ...], _version: tuple[int, ...]) -> bool:
     text = b"\n" + file.read_bytes()
-    starts = (f"def {entry}(", *([f"{entry} = "] if entry in CLASSES else []))
     return any(f"\n{start}".encode() in text for start in starts)
 
 
@@ -103,10 +111,13 @@ def check_parameters(
 def typed_parameters(function: Callable[..., object], given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the values of keyword-only parameters, in the types that `function` declares.
 
-    Raise BenchmarkError as `check_parameters`, and for a value of a wrong type.
+    Raise BenchmarkError as `check_parameters`, and for a value of a wrong type or a parameter without a type.
     """
     check_parameters(function, given, where)
     signature = inspect.signature(function, eval_str=True).parameters
+    for name in given:
+        if signature[name].annotation is inspect.Parameter.empty:
+            raise BenchmarkError(f"{where}: the parameter {name!r} has no type annotation")
     return {name: _in_type(signature[name].annotation, value, f"{where}: {name}") for name, value in given.items()}
 
 

@@ -59,8 +59,8 @@ def attack_file(attack: str, submission: str = "") -> Path:
 
 
 def own_attack(attack: str, submission: str) -> bool:
-    """Return whether the named submission has a file of its own for the attack."""
-    return bool(submission) and (submissions.FOLDER / submission / f"{attack}.py").exists()
+    """Return whether a file of the named submission defines the attack."""
+    return bool(submission) and components.defines(submissions.FOLDER / submission / f"{attack}.py", "attacks")
 
 
 def component(kind: str, name: str, given: Mapping[str, Any], submission: str) -> tuple[ModuleType, dict[str, Any]]:
@@ -73,7 +73,9 @@ def component(kind: str, name: str, given: Mapping[str, Any], submission: str) -
             of a wrong type.
     """
     entry, words = components.ENTRIES[kind]
-    file = components.component_file(kind, name, submissions.FOLDER / submission)
+    file = components.component_file(kind, name, submissions.FOLDER / submission if submission else None)
+    if not components.defines(file, kind):
+        raise BenchmarkError(f"no {words} named {name!r}")
     if file.is_relative_to(components.PACKAGE):
         module = importlib.import_module(".".join(file.with_suffix("").parts))
     else:
@@ -197,11 +199,11 @@ def load(path: Path) -> ModuleType:
 
 
 @contextmanager
-def followed(path: Path) -> Iterator[None]:
-    """Refuse imports of submitted files inside the block unless import statements of `path` name them: stages depend
-    on those.
+def followed(path: Path, *others: Path) -> Iterator[None]:
+    """Refuse imports of submitted files inside the block unless import statements of `path` or `others` name them:
+    stages depend on those.
     """
-    allowed, before = {file.absolute() for file in code.closure(path)}, {*sys.modules}
+    allowed, before = {file.absolute() for file in code.closure(path, *others)}, {*sys.modules}
     yield
     root = path.absolute().parent.parent
     for name in sorted({*sys.modules} - before):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -23,9 +24,9 @@ def load(name: str) -> Submission:
     """Return the submission of this name.
 
     Raises:
-        BenchmarkError: an unknown submission (the near miss is suggested), no method.py, a file that is no Python, an
-            unknown key, a bad value, a link that leads out of the folder, or a file with the name of a component of the
-            benchmark, for which it could pass.
+        BenchmarkError: an unknown submission (the near miss is suggested), no method.py, a file that is no Python or
+            has an odd name, an unknown key, a bad value, a link that leads out of the folder, or a file with the name of
+            an objective or penalty of the benchmark, for which it could pass.
     """
     folder = FOLDER / name
     if not (folder / "submission.yaml").exists():
@@ -38,6 +39,9 @@ def load(name: str) -> Submission:
         raise BenchmarkError(f"{folder}/submission.yaml names itself {submission.name!r}; it must match its folder")
     _check_file(folder / "method.py", "; it must define build(data, **model)")
     for path in sorted(folder.glob("*.py")):
+        if not re.fullmatch("[A-Za-z0-9_]+", path.stem):
+            raise BenchmarkError(f"{folder}: name the file {path.name!a} by letters a to z, digits and '_' only")
+        _check_file(path, "")
         code.check(path)
         if kind := components.taken(path.stem):
             raise BenchmarkError(f"{path} has the name of the benchmark's {kind} {path.stem}; rename the file")
@@ -90,7 +94,7 @@ def load_all() -> list[Submission]:
 
 
 def _check_parts(submission: Submission) -> None:
-    """Raise BenchmarkError unless every track, objective, attack and certificate that the variants name is a file."""
+    """Raise BenchmarkError unless every track and component that the variants name exists. No code is imported."""
     folder = FOLDER / submission.name
     for variant_name, variant in submission.variants.items():
         for track, entry in variant.tracks.items():
@@ -100,6 +104,7 @@ def _check_parts(submission: Submission) -> None:
             check_settings(entry, submission.name, place)
             own = components.names("attacks", folder) if entry.adaptive else set()
             for name in (spec.attack for spec in entry.adaptive):
+                _check_name(name, f"{place}: adaptive")
                 if name not in (attacks := own | components.names("attacks")):
                     raise BenchmarkError(f"{place}: adaptive: no attack named {name!r}{near_miss(name, attacks)}")
                 if name in own and passes_for_autoattack(name):
@@ -107,7 +112,7 @@ def _check_parts(submission: Submission) -> None:
 
 
 def check_settings(entry: VariantOnTrack, submission: str, place: str) -> None:
-    """Raise BenchmarkError, which names the `place`, for a component that is no file."""
+    """Raise BenchmarkError, which names the `place`, for a component, or a certificate, that no file defines."""
     parts = components.recipe_parts(entry.training) if entry.training else []
     for kind, part in [*parts, *([("certificates", entry.certificate.name)] if entry.certificate else [])]:
         check_part(kind, part, place, submission)
@@ -119,9 +124,19 @@ def check_part(kind: str, part: str, place: str, submission: str = "") -> None:
     `kind` is a key of `components.ENTRIES`. No code is imported.
     """
     folder = FOLDER / submission if submission and kind in components.OWN else None
-    if not components.defines(components.component_file(kind, part, folder), kind):
+    _check_name(part, place)
+    if not components.defines(file := components.component_file(kind, part, folder), kind):
+        if folder and file.is_file():
+            lines = " or ".join(f"`{start}`" for start in components.starts(kind))
+            raise BenchmarkError(f"{place}: {file} has no line {lines}, so it is no {components.ENTRIES[kind][1]}")
         present = components.names(kind) | (components.names(kind, folder) if folder else set())
         raise BenchmarkError(f"{place}: no {components.ENTRIES[kind][1]} named {part!r}{near_miss(part, present)}")
+
+
+def _check_name(part: str, place: str) -> None:
+    """Raise BenchmarkError for a component with the name of a test, whose code `rvb check` does not look at."""
+    if part.startswith("test_"):
+        raise BenchmarkError(f"{place}: {part!r} is the name of a test, not of a component; rename its file")
 
 
 def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:

@@ -106,7 +106,7 @@ class PenaltySpec(Frozen):
     `name` is a file of `benchmark/training/penalties/`, or of the submission's folder.
     """
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)
     parameters: dict[str, int | float | bool | str] = Field(default={})  # the file's own
 
 
@@ -117,7 +117,7 @@ class PrepareSpec(PenaltySpec):
 class TrainingSpec(Frozen):
     """How a variant is trained. `objective` is a file of `benchmark/training/`, or of the submission's folder."""
 
-    objective: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    objective: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)
     parameters: dict[str, float] = Field(default={})  # the objective's own
     penalties: tuple[PenaltySpec, ...] = ()  # added to its loss; a study's axis: training.penalties.<name>.<key>
     init_from: InitSpec | None = None  # fine-tuning

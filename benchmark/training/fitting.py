@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import start as start_device
 from benchmark.runtime.torch_setup import stop_filling, tensor_float32
 from benchmark.specs import methods
-from benchmark.specs.components import check_parameters
+from benchmark.specs.components import check_parameters, recipe_files
 from benchmark.specs.data import DataSpec
 from benchmark.specs.rows import Row
 from benchmark.specs.run_settings import TrainRun
@@ -62,9 +63,27 @@ def fit(
         on_epoch: receives the number of finished epochs and the last score.
         say: receives the progress of preparations.
         ranks: the processes that share the training; rank 0 alone prepares.
+
+    Raises:
+        BenchmarkError: the recipe cannot be applied, or submitted code imported a file by other means than a statement.
     """
     spec = row.settings.training
     assert spec is not None  # the step applies
+    source = [row.source.method] if row.source and spec.prepare else []
+    with methods.followed(row.method, *source, *recipe_files(spec, row.method.parent)):
+        return _fit(row, spec, run, folder, on_epoch, say, ranks)
+
+
+def _fit(
+    row: Row,
+    spec: TrainingSpec,
+    run: TrainRun,
+    folder: Path,
+    on_epoch: Callable[[int, float], None],
+    say: Callable[[str], None],
+    ranks: Ranks,
+) -> tuple[dict[str, torch.Tensor], TrainingProgress, TrainingResult]:
+    """Train as `fit` does, without a look at imports."""
     attack, by = training_attack(spec.attack) if spec.attack else None, spec.selection
     chosen = training_attack(by.attack) if by.attack else None
     monitor = overfitting_monitor(spec.attack, attack) if spec.attack and attack else None
@@ -183,7 +202,13 @@ def _prepared(
         model.to(place.device)
         images, labels = (part.to(place.device) for part in train_split)
         history = prepare(model, start.to(place.device), (images, labels), place)
-        return dict(model.state_dict()), history
+        try:
+            made = Preparation(name=name, history=json.loads(json.dumps(history)))
+        except (TypeError, ValueError, RecursionError):
+            raise BenchmarkError(
+                "its history must be a dict of JSON values with finite numbers and printable text, at most 1 MiB"
+            ) from None
+        return dict(model.state_dict()), made.history
 
     try:
         tensors, history = place.kept("whole", make)

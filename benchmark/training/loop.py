@@ -7,6 +7,7 @@ stopped. Only the steps use mixed precision: scores and kept weights are those o
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def train(
         on_epoch: called by rank 0 after each epoch, before the checkpoint.
 
     Raises:
-        BenchmarkError: a loss, a penalty or a weight is not finite; the last good checkpoint stays.
+        BenchmarkError: a loss, a penalty, a weight or a score is not finite; the last good checkpoint stays.
     """
     spec, ranks, precision = steps.spec, steps.ranks, steps.fabric.strategy.precision
     modules, optimizer, measure = steps.modules, steps.optimizer.optimizer, metric or steps.objective.score
@@ -58,7 +59,11 @@ def train(
 
     def score(model: torch.nn.Module, *place: int | str) -> float:
         seed_draws(seed, *place)
-        return ranks.mean(measure(model, own_images, own_labels), len(own_labels))
+        value = ranks.mean(measure(model, own_images, own_labels), len(own_labels))
+        if not math.isfinite(value):
+            when = "before the first epoch" if "start" in place else f"in epoch {done.epoch + 1}"
+            raise _stopped(f"the objective's score is {value} {when}", done, checkpoint)
+        return value
 
     if spec.prepare and not best:
         model = _float32(steps.model)
@@ -71,7 +76,8 @@ def train(
             try:
                 done.losses.append(steps.epoch(images, labels, done.epoch, seed))
             except NotFinite as error:
-                raise _stopped(error, done, checkpoint) from None
+                words = f"{error} in epoch {done.epoch + 1}; lower the learning rate"
+                raise _stopped(words, done, checkpoint) from None
             ranks.take_first(modules.values())
             model = _float32(steps.scored)
             done.scores.append(score(model, done.epoch, "score"))
@@ -79,7 +85,7 @@ def train(
                 seed_draws(seed, done.epoch, "watch")
                 done.watched.append(monitor(model, *validation))
             done.epoch += 1
-            if done.scores[-1] > done.best_score:  # false for NaN
+            if done.scores[-1] > done.best_score:
                 best, done.best_epoch, done.best_score = _copied(model), done.epoch, done.scores[-1]
             if ranks.rank == 0:
                 on_epoch(done)
@@ -93,10 +99,10 @@ def _copied(model: torch.nn.Module) -> Tensors:
     return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
 
 
-def _stopped(error: NotFinite, done: TrainingProgress, checkpoint: Path) -> BenchmarkError:
+def _stopped(problem: str, done: TrainingProgress, checkpoint: Path) -> BenchmarkError:
     kept = f"The last good checkpoint, after epoch {done.epoch}, is kept in {checkpoint}"
     kept = kept if done.epoch else "No epoch was finished, so there is no checkpoint"
-    return BenchmarkError(f"{error} in epoch {done.epoch + 1}; lower the learning rate. {kept}")
+    return BenchmarkError(f"{problem}. {kept}")
 
 
 def _float32(model: torch.nn.Module) -> torch.nn.Module:

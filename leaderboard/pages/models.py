@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from benchmark.records.record import Record
 from benchmark.runtime import files
+from benchmark.specs import components
 from benchmark.specs.track import Track
 from leaderboard.charts.lines import reliability_charts
 from leaderboard.charts.per_image import per_image
@@ -26,6 +27,8 @@ from leaderboard.record_claims import compare
 from leaderboard.seeds import belongs_on_page
 from leaderboard.site import Site
 from leaderboard.verdict import verdict
+
+OWN = " (the submission's own)"
 
 
 def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, images: ImageRadii) -> None:
@@ -56,6 +59,7 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, im
         curves=reliability_charts(record), shown=pictures(source, evidence, record) if source else None,
         shown_radius=_shown_radius(board.track),
         states=_states(images, _shown_radius(board.track)), training=training, recipe=[*recipe(record)],
+        own_score=_scored_by_own(record), own_words=OWN,
         commands=commands(row), citation=citation,
         row_citation=bibtex_of_row(record), robustbench=robustbench(record, board.track),
         evidence=evidence_table(evidence, images, record) if evidence else None, whole=WHOLE,
@@ -101,8 +105,30 @@ def _states(images: ImageRadii, radius: float | None) -> list[tuple[str, str]]:
 
 
 def recipe(record: Record) -> Iterator[tuple[str, str]]:
-    """Return the settings that differ from the defaults: dotted names and values."""
-    yield from _flat("", record.settings.model_dump(mode="json", exclude_defaults=True, exclude={"adaptive"}))
+    """Return the settings that differ from the defaults: dotted names and values.
+
+    Training components that the benchmark does not define are marked as the submission's own.
+    """
+    settings = record.settings.model_dump(mode="json", exclude_defaults=True, exclude={"adaptive"})
+    if training := settings.get("training"):
+        named = [("training", "objective", training)]
+        named += [("training/penalties", "name", penalty) for penalty in training.get("penalties", ())]
+        named += [("training/prepare", "name", step) for step in training.get("prepare", ())]
+        for kind, key, entry in named:
+            if _is_own(kind, entry[key]):
+                entry[key] += OWN
+    yield from _flat("", settings)
+
+
+def _is_own(kind: str, name: str) -> bool:
+    """Return whether a component that a submission names is none of the benchmark's."""
+    return not components.defines(components.component_file(kind, name), kind)
+
+
+def _scored_by_own(record: Record) -> bool:
+    """Return whether the score of the submission's own objective selected the epoch."""
+    spec = record.settings.training
+    return spec is not None and spec.selection.by == "objective" and _is_own("training", spec.objective)
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,6 @@
-"""Every objective, the benchmark's and submissions' own, gives the loop what benchmark/training/objective.py asks for."""
+"""Objectives give the loop what benchmark/training/objective.py asks for: all of the benchmark, and those of submissions
+in `components.OWN`.
+"""
 
 from __future__ import annotations
 

@@ -90,6 +90,7 @@ def test_it_follows_weights_that_move(name) -> None:
 @pytest.mark.parametrize("name", PENALTIES)
 def test_recipes_name_it_and_misspelled_parameters_are_told(name) -> None:
     rules = {"objective": "standard", "epochs": 1, "batch_size": 8, "learning_rate": 0.1}
-    check_recipe(TrainingSpec(**rules, penalties=[{"name": name, "parameters": given(name)}]))
+    owner = components.owner("training/penalties", name)
+    check_recipe(TrainingSpec(**rules, penalties=[{"name": name, "parameters": given(name)}]), owner)
     with pytest.raises(BenchmarkError, match=f"penalty {name}: unknown parameter 'lamda'"):
-        check_recipe(TrainingSpec(**rules, penalties=[{"name": name, "parameters": {"lamda": 1.0}}]))
+        check_recipe(TrainingSpec(**rules, penalties=[{"name": name, "parameters": {"lamda": 1.0}}]), owner)

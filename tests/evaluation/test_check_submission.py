@@ -92,6 +92,45 @@ def test_an_exception_of_submitted_code_is_named_with_its_line(folder) -> None:
     assert problems["model"].startswith(f"{folder}/method.py, line 12: KeyError: ")
 
 
+OBJECTIVE = """\
+from benchmark.training.standard import Standard
+
+
+class Centred(Standard):
+    looks_at = 2
+
+    def attach(self, model, images):
+        assert len(images) == 2
+        self.mean = images.mean()
+
+    def advance(self):
+        self.scale = 1.0
+
+    def loss(self, model, images, labels, eps_factor):
+        return self.scale * super().loss(model, images - self.mean, labels, eps_factor)
+
+
+objective = Centred
+"""
+PENALTY = """\
+from benchmark.runtime.errors import BenchmarkError
+
+
+def penalty(model, attention):
+    raise BenchmarkError("there is no attention")
+"""
+
+
+def test_a_step_is_prepared_as_in_training(folder) -> None:
+    (folder / "method.py").write_text(code())
+    (folder / "centred.py").write_text(OBJECTIVE)
+    edit(folder / "submission.yaml", "objective: standard", "objective: centred")
+    assert not failed()
+    (folder / "ridge.py").write_text(PENALTY)
+    edit(folder / "submission.yaml", "objective: centred", "objective: centred\n          penalties: [{name: ridge}]")
+    assert failed() == {"training": "penalty ridge: there is no attention"}
+
+
 def test_an_open_model_may_be_random_and_without_gradients(folder) -> None:
     edit(folder / "submission.yaml", "summary:", "division: open\nsummary:")
     (folder / "method.py").write_text(code("return self.head((x.flatten(1) + 0.1 * torch.randn(64)).mul(16).round())"))

@@ -5,15 +5,18 @@ Nothing of it reaches another row or a Record; it costs their own row alone.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 from stages import run_stage, run_study
 from tiny_linear_row import METHOD, NAMES, ROW, SUBMISSION
 
+from benchmark.records.training import Preparation, TrainingResult
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox import submitted, training
 from benchmark.sandbox.confinement import PARTS, available
@@ -177,6 +180,46 @@ def test_training_that_does_not_end_fails_with_one_line(linear_row, monkeypatch,
         fit_sandboxed(row, run_settings().train, tmp_path, lambda *epoch: heard.append(epoch), lambda _: None)
     assert "\n" not in str(error.value)
     assert heard == ([(1, 0.5)] if name == "begins epochs for ever" else [])
+
+
+DONE = {"epoch": 1, "best_epoch": 1, "best_score": 0.5, "losses": [1.0], "scores": [0.5], "watched": []}
+RESULT = {"epochs": 1, "selected_epoch": 1, "selected_by": "accuracy " * 100, "validation_score": 0.5}
+HISTORY = [{"name": "scaling", "history": {"loss": 0.5}}]
+
+
+def _report(monkeypatch, folder: Path, done: dict, result: dict) -> TrainingResult:
+    """Return what the evaluator makes of a report of training a row without preparations."""
+    message = {"done": DONE | done, "result": RESULT | result, "memory": 0}
+    monkeypatch.setattr(training, "_train", lambda *given: given[-1].send(message))
+    return fit_sandboxed(load_row(*NAMES), run_settings().train, folder, lambda *_: None, lambda _: None)[2]
+
+
+@pytest.mark.parametrize(
+    ("done", "result"),
+    [
+        ({"losses": [math.nan]}, {}),
+        ({"scores": [math.inf]}, {}),
+        ({"watched": [[0.5, math.nan]]}, {}),
+        ({}, {"validation_score": math.nan}),
+        ({}, {"prepared": HISTORY}),
+        ({}, {"prepared": [{"name": "scaling", "history": {"loss": math.nan}}]}),
+    ],
+)
+def test_a_forged_report_of_training_is_refused_in_one_line(linear_row, monkeypatch, tmp_path, done, result) -> None:
+    with pytest.raises(BenchmarkError, match=r"^[^\n]+ the training process returned malformed output [^\n]+$"):
+        _report(monkeypatch, tmp_path, done, result)
+
+
+def test_the_evaluator_fills_in_the_weights_that_training_started_from(linear_row, monkeypatch, tmp_path) -> None:
+    told = _report(monkeypatch, tmp_path, {}, {"init_sha256": "0" * 64, "seed": 7})
+    assert (told.init_sha256, told.seed, len(told.selected_by)) == (None, run_settings().train.seed, 200)
+
+
+@pytest.mark.parametrize("history", [{"x": math.nan}, {"x": "\x1b[2J"}, {"\u202ex": 1}, {"x": ["y" * 2**20]}])
+def test_the_history_of_a_preparation_is_short_printable_and_finite(history) -> None:
+    assert Preparation(name="scaling", history={"x": [1, {"y": "z"}]})
+    with pytest.raises(ValidationError):
+        Preparation(name="scaling", history=history)
 
 
 def test_a_gradient_is_no_larger_than_the_images(linear_row) -> None:

@@ -66,6 +66,11 @@ def paper(text: str, url: str = "") -> dict:
 
 UNSOUND = {"formula": "A & B 2023, as printed", "reached": {"0.1": 0.5, "0.25": 0.25, "0.5": 0.0}}
 ATTENTION = {"uniform": {"clean": proportion(95), "changed": 3}, "none": {"clean": proportion(11), "changed": 88}}
+OWN_RECIPE = {
+    "objective": "scaled", "penalties": [{"name": "ridge"}, {"name": "msvp"}], "prepare": [{"name": "scaling"}],
+    "epochs": 1, "batch_size": 2, "learning_rate": 0.1,
+}  # fmt: skip
+OWN = html.escape(" (the submission's own)").replace("&#x27;", "&#39;")
 ROWS = [
     row("Shown"),
     row("Doubtful", reliability=reliability(2), training=training(overfitting=overfitting(7, 8))),
@@ -78,6 +83,7 @@ ROWS = [
     row(
         "Formula", measured={"unsound": {"certvit": UNSOUND}, "brightness": 0.5},
         training=training(prepared=[{"name": "scaling", "history": {}}], selected_epoch=0),
+        settings={"training": OWN_RECIPE},
     ),
     row(
         "Hostile", title=HOSTILE, summary=HOSTILE, paper=paper(HOSTILE), wall=HOSTILE, division_reasons=[HOSTILE],
@@ -161,11 +167,15 @@ SAYS: dict[str, tuple[list[str], list[str]]] = {  # by row what its page says, a
     ),
     "Shown": (
         ["Trained for 1 epochs with seed 0 (cpu, 32-true);", "so there is nothing to compare", "(40 of 100 images)"],
-        ["Can the attacks be trusted?", "<svg", "verfitting", 'id="attention"'],
+        [OWN, "Can the attacks be trusted?", "<svg", "verfitting", 'id="attention"'],
     ),
     "Formula": (
-        ["Before the first epoch scaling changed them (these weights were selected, as epoch 0)", "<dt>brightness</dt>"],
-        ["<dt>unsound</dt>"],
+        [
+            f"Before the first epoch scaling{OWN} changed them (these weights were selected, as epoch 0)",
+            f"selected by validation accuracy{OWN} (", f"<td>scaled{OWN}</td>", f"ridge{OWN}", f"scaling{OWN}",
+            "<dt>brightness</dt>",
+        ],
+        ["<dt>unsound</dt>", f"msvp{OWN}"],
     ),
     "Attentive": (
         [

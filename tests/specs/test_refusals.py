@@ -17,7 +17,7 @@ from benchmark.specs.run_settings import run_settings
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.track import CorruptionSpec, PicturesSpec
-from benchmark.specs.training import Augmentation, WeightsSpec, recipe_problem
+from benchmark.specs.training import Augmentation, TrainingSpec, WeightsSpec, recipe_problem
 
 NAME = "Wong2020Fast"
 RECIPE = {"objective": "standard", "epochs": 6, "batch_size": 16, "learning_rate": 0.02}
@@ -182,6 +182,35 @@ def test_bad_submissions_get_one_line(folder, old, new, message) -> None:
     assert old in text
     path.write_bytes(text.replace(old, new).encode("latin-1" if "\xef" in new else "utf-8"))
     refused(lambda: submissions.load(NAME), message)
+
+
+# a file of the submission, its text (None: it is a folder), and words of the refusal
+FILES = [
+    ("a\x1b[2J.py", "", "name the file 'a\\x1b[2J.py' by letters a to z, digits and '_' only"),
+    ("a\u202eb.py", "", "name the file 'a\\u202eb.py' by"),
+    ("two words.py", "", "name the file 'two words.py' by"),
+    ("x.py", None, "x.py is no file"),
+    ("scaled.py", "objective: int = 1\n", "scaled.py has no line `def objective(` or `objective = `, so it is no objective"),
+    ("test_scaled.py", "def objective(attack): ...\n", "'test_scaled' is the name of a test, not of a component"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "message"), FILES)
+def test_bad_files_of_a_submission_get_one_line(folder, name, text, message) -> None:
+    path = folder / name
+    path.mkdir() if text is None else path.write_text(text)
+    if "scaled" in name:
+        settings = folder / "submission.yaml"
+        settings.write_text(settings.read_text().replace("objective: adversarial", f"objective: {path.stem}"))
+    refused(lambda: submissions.load(NAME), message)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"objective": "a" * 61}, *({key: [{"name": "a" * 61}]} for key in ("penalties", "prepare"))]
+)
+def test_names_of_components_have_60_characters_at_most(changes) -> None:
+    with pytest.raises(ValidationError, match="at most 60 characters"):
+        TrainingSpec.model_validate(RECIPE | changes)
 
 
 @pytest.mark.parametrize(("method", "message"), METHODS)

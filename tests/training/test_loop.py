@@ -165,6 +165,14 @@ def test_what_is_not_finite_stops_before_the_checkpoint(tmp_path, step, gradient
             assert all(torch.isfinite(stored.get_tensor(name)).all() for name in stored.keys())  # noqa: SIM118
 
 
+def test_a_score_that_is_not_finite_stops_before_the_checkpoint(tmp_path, monkeypatch) -> None:
+    scores = iter((0.5, float("nan")))
+    monkeypatch.setattr(standard.Standard, "score", lambda *_: next(scores))
+    words = r"^the objective's score is nan in epoch 2\. [^\n]+ after epoch 1, is kept in .*/c$"
+    with pytest.raises(BenchmarkError, match=words):
+        run(model(), standard.objective(None), spec(), tmp_path / "c")
+
+
 def test_margin_objective_by_hand() -> None:
     network = Linear().eval()
     images, labels = torch.rand(5, 1, 6, 6), torch.tensor([0, 1, 2, 3, 0])

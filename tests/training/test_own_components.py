@@ -17,7 +17,7 @@ from tiny_project import ROOT
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.confinement import PARTS, available
-from benchmark.specs import components
+from benchmark.specs import components, methods
 from benchmark.specs.rows import load_row
 from benchmark.studies import grids
 
@@ -118,6 +118,7 @@ def test_they_train_and_their_files_are_dependencies_of_the_stage_alone(own) -> 
         tune(parameters={"factor": factor}, prepare=[], penalties=[], optimizer="sgd")
         weights[factor] = train()["sha256"]["weights"]
     assert weights[1] != weights[2]
+    assert trained["init_sha256"] == files.sha256_file(load_row(*TUNED).source.weights)
 
 
 def test_the_example_in_the_docs_is_one(own) -> None:
@@ -151,9 +152,16 @@ def test_no_file_has_the_name_of_a_component_of_the_benchmark(own, kind) -> None
     assert load_row(*TUNED)
 
 
+def test_a_file_that_defines_no_attack_is_none(own) -> None:
+    for name, text in (("pgd", PENALTY), ("autoattack", "attack = None\n"), ("mine", "def attack(model): ...\n")):
+        (FOLDER / f"{name}.py").write_text(text)
+        assert methods.own_attack(name, FOLDER.name) is (name == "mine")
+
+
+HIDDEN = "__import__('importlib').import_module('submissions.Tiny2026Linear.hidden')"
 # a text of the objective's file, another in its place, and words of the refusal
 REFUSED = [
-    ("objective = Scaled", "objection = Scaled", "no objective named 'scaled'"),
+    ("objective = Scaled", "objection = Scaled", r"scaled\.py has no line `def objective\(` or `objective = `, so it is no objective"),
     ("objective = Scaled", "objective = Scaled\ndel objective", r"scaled\.py must define objective"),
     ("objective = Scaled", "def objective(attack):\n    return attack", "objective scaled: it is NoneType, not an Objective"),
     ("objective = Scaled", "objective = 1 / 0", r"scaled\.py, line 19 does not import: ZeroDivisionError"),
@@ -161,12 +169,15 @@ REFUSED = [
     ("factor: Positive = 1.0", "factor: Positive", "objective scaled: the parameter 'factor' is missing"),
     ("from .scales", "from ..Other.scales", "imports Other, which is another submission"),
     ("return self.factor", "return None", r"scaled\.py, line 16: TypeError"),
+    ("return self.factor", f"{HIDDEN}; return self.factor", "imports submissions/Tiny2026Linear/hidden.py by other means"),
+    ("self.factor = SCALE", f"{HIDDEN}; self.factor = SCALE", "imports submissions/Tiny2026Linear/hidden.py by other means"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new", "words"), REFUSED)
 def test_what_is_wrong_is_one_line(own, old, new, words) -> None:
     assert old in OBJECTIVE
+    (FOLDER / "hidden.py").write_text("HELPS = 1\n")
     (FOLDER / "scaled.py").write_text("from __future__ import annotations\n" + OBJECTIVE.replace(old, new, 1))
     tune(prepare=[], penalties=[])
     with pytest.raises(BenchmarkError, match=words) as error:
@@ -178,10 +189,27 @@ def test_parameters_are_checked_by_their_types(own) -> None:
     for parameters, words in (
         ({"factor": -1.0}, "factor -1.0 should be greater than 0"),
         ({"faktor": 1}, "unknown parameter 'faktor'"),
+        ({"factor": 1.0}, "the parameter 'factor' has no type annotation$"),
     ):
+        if "annotation" in words:
+            (FOLDER / "scaled.py").write_text(OBJECTIVE.replace("factor: Positive", "factor"))
         tune(parameters=parameters)
         with pytest.raises(BenchmarkError, match=f"objective scaled: {words}"):
             train()
+
+
+def test_without_a_submission_a_component_is_the_benchmarks(own) -> None:
+    Path("submissions/scaled.py").write_text(OBJECTIVE)
+    with pytest.raises(BenchmarkError, match="no objective named 'scaled'"):
+        methods.component("training", "scaled", {}, "")
+
+
+@pytest.mark.parametrize("history", ["[]", "{'loss': float('nan')}", "{'loss': place}", "{'loss': '\\x1b[2J'}", "None"])
+def test_the_history_of_a_preparation_is_json_of_finite_numbers(own, history) -> None:
+    text = (FOLDER / "scaling.py").read_text()
+    (FOLDER / "scaling.py").write_text(text.replace("return history", f"return {history}"))
+    with pytest.raises(BenchmarkError, match=r"preparation scaling: its history must be a dict of JSON values[^\n]+$"):
+        train()
 
 
 HOSTILE = """\
