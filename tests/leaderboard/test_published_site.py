@@ -73,7 +73,7 @@ def test_which_command_rebuilds_a_number_and_how_the_model_is_loaded(board, clic
     clicks(f'.cards a[href="{TRACK}/models/{ROW}/index.html"]')
     clicks('.contents a[href="#repeat"]')
     assert f"rvb repro {ROW} --track {TRACK}" in seen(board, ".commands")
-    assert f'benchmark.load_model("{ROW}", track="{TRACK}")' in seen(board, "#load + div")
+    assert f'benchmark.load_model("{ROW}", track="{TRACK}")' in seen(board, "#load + div + div")
 
 
 def best(track: str, name: str) -> tuple[str, float]:
