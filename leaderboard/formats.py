@@ -44,7 +44,9 @@ class BoardRow(Frozen):
     ranks: dict[str, tuple[int, int]]
     trust: str
     division: str
-    doubts: tuple[str, ...] | None = Field(description="signs that attacks fail on it; null where none were looked for")
+    doubts: tuple[str, ...] | None = Field(
+        description="checks that warn of attacks that may have failed; null for none made"
+    )
     numbers: dict[str, Proportion]
     seeds: dict[str, SpreadOverSeeds] = Field(description="by number, where a study over its seeds is published")
     parameters: int

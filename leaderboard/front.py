@@ -103,10 +103,11 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     # real images first: those of most pixels
     cards.sort(key=lambda card: (not card.rows, -math.prod(card.track.data.shape), -card.studies, card.track.name))
     if documentation:
-        site = Site(folder / "docs")
+        site = Site(folder / "docs", address and f"{address}docs/")
         for path in (path for path in sorted(DOCS.rglob("*")) if path.is_file()):
             if path != DOCS / "404.html":  # its addresses begin with a slash, and no server shows it from a subfolder
-                site.copy(str(path.relative_to(DOCS)), path)
+                content = path.read_text() if path.suffix == ".html" else path.read_bytes()
+                site.write(str(path.relative_to(DOCS)), content)
         site.close()
         written += site.written
     shared, page = Site(folder, address), ENVIRONMENT.get_template("front.html")
@@ -166,7 +167,7 @@ def _board(track: Track, about: About) -> Board:
 
 
 def _sitemap(pages: Sequence[str], address: str) -> str:
-    places = "".join(f"<url><loc>{address}{page}</loc></url>\n" for page in pages)
+    places = "".join(f"<url><loc>{address}{page.removesuffix('index.html')}</loc></url>\n" for page in pages)
     head = '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
     return f"{head}{places}</urlset>\n"
 

@@ -94,7 +94,7 @@ def table(rows: list[Row], track: Track, all_rows: bool = False) -> str:
     note = f"95% intervals up to ±{reach:.1f} points. #: ranks not ruled out{left}."
     lines += ["", f"Percent of {counted} test images, {note}"]
     lowered = [f"{_escaped(row.record.title)} ({_escaped(_credited(row))})" for row in rows if row.brought]
-    lines += ["", f"Lowered by images that others brought: {'; '.join(lowered)}."] if lowered else []
+    lines += ["", f"Lowered by contributed images: {'; '.join(lowered)}."] if lowered else []
     return "\n".join(lines)
 
 

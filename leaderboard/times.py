@@ -44,12 +44,13 @@ def times(
         measured = measured or published.get(row.record.row, {})
         if "train" not in measured:
             continue
-        parts = {"evaluation": [times for stage, times in measured.items() if stage != "train"]}
+        parts = {"evaluation": [cost for stage, cost in measured.items() if stage != "train"]}
         if row.record.training:  # where weights were only taken over, nothing was trained
             parts["training"] = [measured["train"]]
         seconds[row.record.row] = {part: round(sum(map(device_cost, of)), 1) for part, of in parts.items()}
         seconds[row.record.row]["devices"] = {part: _by_device(of) for part, of in parts.items()}
-        if row.record.training:
+        recipe = row.record.settings.training
+        if row.record.training and not (recipe and recipe.init_from):  # else others paid for the weights at the start
             seconds[row.record.row]["budgets"] = budgets(measured["train"])
     return seconds
 
@@ -60,7 +61,7 @@ def budgets(training: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name, devices, most in BUDGETS
-        if device and device_cost(dict(training)) <= most and (device.startswith(devices) if devices else not is_gpu)
+        if device and device_cost(training) <= most and (device.startswith(devices) if devices else not is_gpu)
     ]
 
 
@@ -68,9 +69,6 @@ def _by_device(measured: list[dict[str, Any]]) -> dict[str, float]:
     """Return seconds by device, without stages that name no device (older ones)."""
     seconds: dict[str, float] = {}
     for stage in measured:
-        parts = stage.get("parts", {})
-        if "device" in stage:
-            own = {stage["device"]: device_cost(stage) - sum(parts.values())}
-            for device, much in [*own.items(), *parts.items()]:
-                seconds[device] = seconds.get(device, 0.0) + much
+        if device := stage.get("device"):
+            seconds[device] = seconds.get(device, 0.0) + device_cost(stage)
     return {device: round(much, 1) for device, much in seconds.items()}

@@ -18,10 +18,10 @@ TRUST = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """`line` is the verdict in short; each of `doubts` is a warning in a few words and its meaning in a sentence."""
+    """`line` is the verdict in short; each of `warnings` is a warning in a few words and its meaning in a sentence."""
 
     line: str
-    doubts: tuple[tuple[str, str], ...]
+    warnings: tuple[tuple[str, str], ...]
 
 
 def verdict(record: Record, brought: Sequence[Brought] = (), trainings: int = 0) -> Verdict:
@@ -35,7 +35,7 @@ def verdict(record: Record, brought: Sequence[Brought] = (), trainings: int = 0)
         f"trained with {trainings} seeds" if trainings else "one training",
     ]
     line = "; ".join(parts)
-    return Verdict(line[0].upper() + line[1:] + ".", tuple(_doubts(record, brought)))
+    return Verdict(line[0].upper() + line[1:] + ".", tuple(_warnings(record, brought)))
 
 
 def _attacks(record: Record) -> str:
@@ -54,7 +54,7 @@ def _certificate(record: Record, brought: Sequence[Brought]) -> str:
     return "certificate audited" if record.certificate else "no certificate"
 
 
-def _doubts(record: Record, brought: Sequence[Brought]) -> list[tuple[str, str]]:
+def _warnings(record: Record, brought: Sequence[Brought]) -> list[tuple[str, str]]:
     warnings = []
     for contribution in brought:
         for image in contribution.contradicted:

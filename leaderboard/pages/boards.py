@@ -100,7 +100,7 @@ def kinds_over_radii(board: Board) -> list[str]:
 
 def numbers(board: Board) -> dict[str, Any]:
     """Return what the page's script sorts and filters by: exact counts and ranks, in the order of the columns."""
-    rows, ranks, values = [], [], known_traits(board)
+    rows, ranks, of_traits = [], [], known_traits(board)
     for row in board.rows:
         rows.append([*(cell and cell.count for cell in row.cells), row.record.parameters, row.record.flops])
         own = row.standings
@@ -113,9 +113,9 @@ def numbers(board: Board) -> dict[str, Any]:
         "ranks": ranks,
         "papers": papers,
         "traits": [
-            [values.index(t) for values, t in zip(values, traits(row.record), strict=True)] for row in board.rows
+            [values.index(t) for values, t in zip(of_traits, traits(row.record), strict=True)] for row in board.rows
         ],
-        "known": values,
+        "known": of_traits,
         "views": [view.names for view in views(board)],
         "kinds": kinds_over_radii(board),
         "marks": l2_radii(board.track),

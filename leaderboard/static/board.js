@@ -236,7 +236,8 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     document.getElementById("count").textContent = stay.length ? `${stay.length} of ${facts.length} models` : `None of ${facts.length} models matches. Reset shows all`;
   }
 
-  // Names the leader of each budget by the number that sorts each tab, and the rows whose order against it is not settled.
+  // Names the leader of each budget by the robust and certified numbers of the tabs, and with how many ranks its own overlaps.
+  // Ranks that do not overlap are an order that the tests settle.
   function leaders() {
     const box = document.getElementById("budgets");
     const table = box.querySelector("table");
@@ -264,11 +265,13 @@ addEventListener("DOMContentLoaded", () => { // after times.js
         const worst = range(best, k).at(-1);
         const open = others.filter((other) => range(other, k)[0] <= worst).length;
         const note = Object.assign(document.createElement("small"), {
-          textContent: !others.length ? "the only one" : open ? `not settled against ${open} of ${others.length}` : `ahead of ${others.length}`,
+          textContent: !others.length ? "the only one" : open ? `its rank overlaps with ${open} of ${others.length}` : `ahead of ${others.length}`,
         });
         cell.append(`${best.row.cells[k + 2].querySelector("b").textContent}% `, link(best), note);
       }
     }
+    const known = facts.filter(({ id }) => times[id]?.training !== undefined).length;
+    table.createCaption().textContent = `Of ${known} of ${facts.length} models the cost of training is published.`;
     box.hidden = !table.tBodies[0].rows.length;
   }
 

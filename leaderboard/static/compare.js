@@ -95,18 +95,19 @@
     ];
   }
 
-  // 1 where the board shows the first to be better, -1 the second, 0 neither; null where that is not known here.
+  // 1 where the board shows the first to be better, -1 the second, 0 neither; null where that is not known here,
+  // undefined where one has no rank.
   function order(row, other, number) {
     const orders = (number === known.ranking && known.orders) || {};
     const [straight, turned] = [orders[`${row},${other}`], orders[`${other},${row}`]];
     if (straight !== undefined) return straight;
     if (turned !== undefined) return turned && -turned;
     const [a, b] = [row, other].map((id) => RVB.rows.get(id).ranks[number]);
-    return !a || !b ? null : a[1] < b[0] ? 1 : b[1] < a[0] ? -1 : null;
+    return !a || !b ? undefined : a[1] < b[0] ? 1 : b[1] < a[0] ? -1 : null;
   }
 
   function settled(rows, number) {
-    const pairs = { 1: [], 0: [], null: [] };
+    const pairs = { 1: [], 0: [], null: [], undefined: [] };
     for (const [i, row] of rows.entries()) {
       for (const other of rows.slice(i + 1)) {
         const sign = order(row, other, number);
@@ -119,6 +120,7 @@
     if (pairs[1].length) sentences.push(`Settled by ${label(number)}: ${pairs[1].join("; ")}.`);
     if (pairs[0].length) sentences.push(`Not settled by ${label(number)}: ${pairs[0].join("; ")}.`);
     if (pairs[null].length) sentences.push(`Their ranks by ${label(number)} overlap: ${pairs[null].join("; ")}.`);
+    if (pairs[undefined].length) sentences.push(`No rank by ${label(number)}: ${pairs[undefined].join("; ")}.`);
     return sentences.join(" ");
   }
 

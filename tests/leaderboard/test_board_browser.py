@@ -179,8 +179,9 @@ def test_rows_are_chosen_by_text_traits_and_costs_and_none_is_said(board) -> Non
         board.find_element("id", "reset").click()
 
 
-def test_each_budget_names_its_leaders_and_what_is_not_settled(board) -> None:
+def test_each_budget_names_its_leaders_and_how_many_ranks_overlap_theirs(board) -> None:
     board.find_element("css selector", "#budgets summary").click()
+    assert board.find_element("css selector", "#budgets caption").text.startswith("Of 2 of 4 models")
     lines = [line.text.split() for line in board.find_elements("css selector", "#budgets tbody tr")]
     assert [" ".join(line[:2]) for line in lines] == ["10 GPU-minutes", "1 GPU-hour"]  # nobody is in the third
     assert " ".join(lines[0]).count("Certain-v the only one") == 4

@@ -82,7 +82,7 @@ def test_the_page_withdraws_a_contradicted_certificate(tmp_path) -> None:
 def test_the_readmes_table_names_them_too(tmp_path) -> None:
     text = readme.table(rows(tmp_path, range(2)), TRACK)
     assert "| 97 | 68 | 30 |" in text
-    assert r"Lowered by images that others brought: A model (\<b>Jane\</b> \| \[Doe\](x))." in text
+    assert r"Lowered by contributed images: A model (\<b>Jane\</b> \| \[Doe\](x))." in text
     (tmp_path / "A-v.json").unlink()
     assert "Lowered" not in readme.table(rows(tmp_path, range(0)), TRACK)
 

@@ -149,7 +149,7 @@ def test_the_board_marks_rows_whose_attacks_are_in_doubt(site) -> None:
     assert "unsound" not in index
 
 
-ROBUST = "90.0% of 100 validation images were robust to the attack that it was trained on, and 10.0% to PGD too (10 steps, Linf 0.15)"
+ROBUST = "90.0% of 100 validation images were robust to the attack of the training, and 10.0% to PGD too (10 steps, Linf 0.15)"
 SAYS: dict[str, tuple[list[str], list[str]]] = {  # by row what its page says, and what it does not
     "Doubtful": (
         [
@@ -289,23 +289,23 @@ def test_metrics_are_the_same_number_only_where_they_say_no_more(metric: str, na
     assert same_number(metric, ["clean", "robust Linf 0.0313725", "robust L2 0.5"]) == name
 
 
-def test_the_verdict_is_one_line_and_doubts_are_said_in_words() -> None:
+def test_the_verdict_is_one_line_and_warnings_are_said_in_words() -> None:
     sound = row(reliability={"threat": LINF, "signals": signals(0, 2)})
     assert verdict(sound).line == (
         "None of 2 checks warns that the attacks may have failed; certificate audited; rebuilt here from scratch; replayable; "
         "one training."
     )
-    assert verdict(sound).doubts == ()
+    assert verdict(sound).warnings == ()
     doubted = row(certified=False, wall="none", sha256={}, reliability={"threat": LINF, "signals": signals(1)})
     result = verdict(doubted, trainings=5)
     assert result.line.startswith("1 of 3 checks warns that the attacks may have failed; no certificate; ")
     assert "adversarial images not kept; trained with 5 seeds" in result.line
-    assert result.doubts[0] == ("sign <0>", "why 0 Measured: 0 & more.")
-    assert [name for name, _ in result.doubts] == ["sign <0>", "no sandbox"]
+    assert result.warnings[0] == ("sign <0>", "why 0 Measured: 0 & more.")
+    assert [name for name, _ in result.warnings] == ["sign <0>", "no sandbox"]
     image = BrokenImage(image=3, threat="L2 0.5", linf=0, l2=0.1, prediction=1, margin=-1, lost=(), certified=0.2)
     result = verdict(sound, [Brought(credit="Jane", sha256="a" * 64, weights="b" * 64, images=(image,))])
     assert "certificate contradicted" in result.line
-    assert result.doubts[0][0] == "image 3 contradicts the certificate"
+    assert result.warnings[0][0] == "image 3 contradicts the certificate"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from benchmark.records.per_image import PerImage, contradictions
 from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.specs import tracks
+from benchmark.specs.training import TrainingSpec
 from leaderboard import build, changes, formats, front
 from leaderboard.changes import commit_here
 from leaderboard.charts.sandwich import counts_over_radii
@@ -200,9 +201,10 @@ def test_the_site_map_names_every_page_of_an_address(project) -> None:
     assert 'content="https://example.org/bench/og.png"' in Path("site/index.html").read_text()
     assert front.render(Path("site"), "https://example.org/bench/") == 0
     places = [node.text for node in ET.parse("site/sitemap.xml").getroot().iter() if node.tag.endswith("loc")]
-    assert "https://example.org/bench/digits/models/A-v/index.html" in places
+    assert {"https://example.org/bench/", "https://example.org/bench/digits/models/A-v/"} <= {*places}
     for place in places:
-        assert Path("site", str(place).removeprefix("https://example.org/bench/")).is_file()
+        page = Path("site", str(place).removeprefix("https://example.org/bench/"), "index.html")
+        assert f'<link rel="canonical" href="{place}">' in page.read_text()
 
 
 def git(*words: str) -> None:
@@ -309,34 +311,39 @@ def named(seconds: float, device: str, **more: object) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("stages", "training", "evaluation", "devices"),
+    ("stages", "training", "evaluation", "devices", "held"),
     [
         (  # seconds are summed, in all and by device
             {
-                "train": named(10.0, "A GPU"), "attack-standard": named(3.0, "A GPU"),
+                "train": named(10.0, "A CPU"), "attack-standard": named(3.0, "A GPU"),
                 "certify": named(4.5, "A CPU"), "collect": named(0.5, "A CPU"),
             },
-            10.0, 8.0, {"training": {"A GPU": 10.0}, "evaluation": {"A GPU": 3.0, "A CPU": 5.0}},
-        ),
-        (  # parts of a stage count for the devices that they computed on
-            {"train": named(1.0, "A CPU"), "certify": named(9.0, "A CPU", parts={"A GPU": 6.0, "A CPU": 2.0})},
-            1.0, 9.0, {"training": {"A CPU": 1.0}, "evaluation": {"A CPU": 3.0, "A GPU": 6.0}},
+            10.0, 8.0, {"training": {"A CPU": 10.0}, "evaluation": {"A GPU": 3.0, "A CPU": 5.0}}, ["3 core-hours"],
         ),
         (  # a GPU for as long as it was held, a processor by its cores
             {
                 "train": named(9.0, "A GPU", core_seconds=30.0, device_seconds=18.0, cost_seconds=18.0),
-                "certify": named(9.0, "A CPU", core_seconds=17.0, cost_seconds=17.0, parts={"A CPU": 6.0}),
+                "certify": named(9.0, "A CPU", core_seconds=17.0, cost_seconds=17.0),
             },
-            18.0, 17.0, {"training": {"A GPU": 18.0}, "evaluation": {"A CPU": 17.0}},
+            18.0, 17.0, {"training": {"A GPU": 18.0}, "evaluation": {"A CPU": 17.0}}, [],  # another GPU than budgets name
         ),
     ],
 )  # fmt: skip
-def test_seconds_are_summed_in_all_and_by_device(tmp_path, stages, training, evaluation, devices) -> None:
+def test_seconds_are_summed_in_all_and_by_device(tmp_path, stages, training, evaluation, devices, held) -> None:
     for stage, part in stages.items():
         files.write_json(tmp_path / "Mine-v" / "times" / f"{stage}.json", part)
     result = times(tmp_path, [SimpleNamespace(record=record("Mine", 1, 2))])
-    assert result["Mine-v"].pop("budgets") in ([], ["3 core-hours"])  # an unknown GPU has none
-    assert result == {"Mine-v": {"training": training, "evaluation": evaluation, "devices": devices}}
+    assert result == {"Mine-v": {"training": training, "evaluation": evaluation, "devices": devices, "budgets": held}}
+
+
+def test_a_model_that_starts_from_weights_of_another_has_no_budget(tmp_path) -> None:
+    files.write_json(tmp_path / "Mine-v" / "times" / "train.json", named(1.0, "A CPU"))
+    trained = record("Mine", 1, 2)
+    recipe = TrainingSpec.model_validate(
+        {"objective": "standard", "epochs": 1, "batch_size": 8, "learning_rate": 0.1, "init_from": {"row": "Other-v"}}
+    )
+    tuned = trained.model_copy(update={"settings": trained.settings.model_copy(update={"training": recipe})})
+    assert "budgets" not in times(tmp_path, [SimpleNamespace(record=tuned)])["Mine-v"]
 
 
 @pytest.mark.parametrize(

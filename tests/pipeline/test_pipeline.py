@@ -202,9 +202,9 @@ def test_a_model_that_masks_its_gradients_is_marked_on_the_board(project) -> Non
     shown = project.rvb("show", "Tiny2026Mask-small", "--track", "tiny").stdout
     assert all(f'warning: "{name}" fails: ' in shown for name in doubts)
     site = project.root / "work/tiny/site"
-    assert f"⚠ doubts: {len(doubts)} of {len(record['reliability']['signals'])}" in (site / "index.html").read_text()
+    assert f"⚠ warnings: {len(doubts)} of {len(record['reliability']['signals'])}" in (site / "index.html").read_text()
     page = (site / "models/Tiny2026Mask-small/index.html").read_text()
-    assert page.count("⚠ doubtful") == len(doubts)
+    assert page.count("⚠ warns") == len(doubts)
 
 
 def test_a_dry_run_names_the_stages_and_runs_nothing_and_a_board_without_records_is_an_explained_page(project) -> None:

@@ -86,13 +86,13 @@ def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(s
 def test_a_rows_seeds_run_by_command_and_stand_on_the_board_without_training_the_row(project) -> None:
     project.rvb("repro", "--track", "tiny")
     board = project.root / "work/tiny/site/index.html"
-    assert "one draw</small>" in board.read_text()
+    assert "one training</small>" in board.read_text()
     output = project.rvb("study", "Tiny2026Linear-small", "seeds", "--track", "tiny").stdout
     assert "5 of 5 are done" in output
     project.rvb("publish", "Tiny2026Linear-small", "--study", "seeds", "--track", "tiny")
     assert "Tiny2026Linear-small: started" not in project.rvb("repro", "--track", "tiny").stdout
     assert "5 seeds</small>" in board.read_text()
-    assert "one draw</small>" not in board.read_text()
+    assert "one training</small>" not in board.read_text()
     page = (project.root / "work/tiny/site/models/Tiny2026Linear-small/index.html").read_text()
     assert "rvb study Tiny2026Linear-small seeds --track tiny</code>" in page
 
