@@ -243,19 +243,23 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const table = box.querySelector("table");
     const of = numbers.views.flatMap((view) => view.filter((name) => name.startsWith(view[1].split(" ")[0]) || name.startsWith("certified")).slice(0, 2));
     const shown = [...new Set(of)].map((name) => names.indexOf(name)).sort((a, b) => a - b);
-    table.tHead.rows[0].append(...shown.map((k) => Object.assign(document.createElement("th"), { scope: "col", textContent: words(k + 2) })));
     const range = ({ place }, k) => String(numbers.ranks[place][k]).split("-").map(Number);
     const link = ({ row }) => {
       const copy = row.cells[1].querySelector("a").cloneNode(true);
       copy.textContent = row.dataset.row;
       return copy;
     };
-    for (const line of [...table.tBodies[0].rows]) {
-      const budget = line.cells[0].textContent;
-      const members = facts.filter(({ budgets }) => budgets.includes(budget));
-      if (!members.length) line.remove();
-      for (const k of shown) {
+    const budgets = [...document.getElementById("budget").options].map(({ value }) => value)
+      .map((budget) => [budget, facts.filter((one) => one.budgets.includes(budget))]).filter(([budget, members]) => budget && members.length);
+    const heading = (scope, textContent) => Object.assign(document.createElement("th"), { scope, textContent });
+    table.createTHead().insertRow().append(...["number", ...budgets.map(([budget]) => budget)].map((text) => heading("col", text)));
+    const body = table.createTBody();
+    for (const k of shown) {
+      const line = body.insertRow();
+      line.append(heading("row", words(k + 2)));
+      for (const [budget, members] of budgets) {
         const cell = line.insertCell();
+        cell.dataset.of = budget;
         const ranked = members.filter(({ keys }) => keys[k + 2] !== null).sort((a, b) => b.keys[k + 2] - a.keys[k + 2]);
         if (!ranked.length) {
           cell.textContent = "–";
@@ -272,7 +276,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     }
     const known = facts.filter(({ id }) => times[id]?.training !== undefined).length;
     table.createCaption().textContent = `Of ${known} of ${facts.length} models the cost of training is published.`;
-    box.hidden = !table.tBodies[0].rows.length;
+    box.hidden = !budgets.length;
   }
 
   function remember() {

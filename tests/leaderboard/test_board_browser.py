@@ -182,10 +182,12 @@ def test_rows_are_chosen_by_text_traits_and_costs_and_none_is_said(board) -> Non
 def test_each_budget_names_its_leaders_and_how_many_ranks_overlap_theirs(board) -> None:
     board.find_element("css selector", "#budgets summary").click()
     assert board.find_element("css selector", "#budgets caption").text.startswith("Of 2 of 4 models")
-    lines = [line.text.split() for line in board.find_elements("css selector", "#budgets tbody tr")]
-    assert [" ".join(line[:2]) for line in lines] == ["10 GPU-minutes", "1 GPU-hour"]  # nobody is in the third
-    assert " ".join(lines[0]).count("Certain-v the only one") == 4
-    assert "68.0% Certain-v ahead of 1" in " ".join(lines[1])
+    heads = [head.text for head in board.find_elements("css selector", "#budgets thead th")]
+    assert heads == ["number", "10 GPU-minutes", "1 GPU-hour"]  # nobody is in the third
+    columns = [board.find_elements("css selector", f"#budgets tbody td:nth-child({place})") for place in (2, 3)]
+    first, second = ([" ".join(cell.text.split()) for cell in cells] for cells in columns)
+    assert sum(text.endswith("Certain-v the only one") for text in first) == 4
+    assert "68.0% Certain-v ahead of 1" in second
 
 
 def test_what_is_chosen_stands_in_the_address_and_comes_back(board) -> None:
