@@ -38,10 +38,10 @@ class MeasureSpec(Frozen):
     """A measure of each network.
 
     One of: `clean` accuracy; accuracy under an `attack`; l2 `certified` accuracy at `radii`, by the variant's
-    certificate or another; or a function of the submission's measures.py, else of benchmark/studies/measures. `name`
-    is its name in the table. A measure that `needs` a package that does not import is left out, and the result gives
-    the reason. A function may take only the first `images` of the study; its label gives their number. With `cells`,
-    only networks of these cells are measured.
+    certificate or another; or a function of the submission's measures.py. `name` is its name in the table. A measure
+    that `needs` a package that does not import is left out, and the result gives the reason. A function may take only
+    the first `images` of the study; its label gives their number. With `cells`, only networks of these cells are
+    measured.
     """
 
     measure: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -60,7 +60,7 @@ class MeasureSpec(Frozen):
 
     @property
     def is_function(self) -> bool:
-        """Whether it is a function of the submission's measures.py or of benchmark/studies/measures."""
+        """Whether it is a function of the submission's measures.py."""
         return self.measure not in BUILTIN
 
     @property

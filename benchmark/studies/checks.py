@@ -19,7 +19,6 @@ from benchmark.specs.training import radius_problem
 if TYPE_CHECKING:
     from benchmark.studies.grids import Grid
 
-MEASURES = Path("benchmark/studies/measures")
 FILLED = ("attention", "training")  # keyword-only parameters of measures beside `seed` that studies do not set
 
 
@@ -47,32 +46,19 @@ def _read_functions(file: Path, _version: tuple[int, ...]) -> dict[str, ast.Func
     return {node.name: node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
 
 
-def own_measure(submission: str, measure: str) -> bool:
-    """Whether the submission's measures.py defines this measure, which then replaces the benchmark's."""
-    return measure in _functions(_own_measures(submission))
-
-
 def measure_files(submission: str, measure: str) -> set[Path]:
     """Return the file of a measure that is a function, and the one that finds attention weights if it takes them."""
-    file, _ = _definition(submission, measure)
+    file = _measures_file(submission)
     return {file, ATTENTION} if "attention" in filled(submission, measure) else {file}
 
 
 def filled(submission: str, measure: str) -> set[str]:
     """Return which of FILLED a measure that is a function takes."""
-    _, function = _definition(submission, measure)
+    function = _functions(_measures_file(submission))[measure]
     return {*FILLED} & {parameter.arg for parameter in function.args.kwonlyargs}
 
 
-def _definition(submission: str, measure: str) -> tuple[Path, ast.FunctionDef]:
-    if own_measure(submission, measure):
-        file = _own_measures(submission)
-        return file, _functions(file)[measure]
-    file = MEASURES / f"{measure}.py"
-    return file, _functions(file)["measure"]
-
-
-def _own_measures(submission: str) -> Path:
+def _measures_file(submission: str) -> Path:
     return submissions.FOLDER / submission / "measures.py"
 
 
@@ -133,8 +119,8 @@ def _check_measure(grid: Grid, measure: MeasureSpec) -> None:
                     raise BenchmarkError(f"{place}: cell {name!r} {error}") from None
                 submissions.check_part("certificates", certificate.name, place)
     elif measure.is_function:
-        file = _own_measures(grid.submission.name)
-        names = {*_functions(file)} | {path.stem for path in MEASURES.glob("[a-z]*.py")}
+        file = _measures_file(grid.submission.name)
+        names = _functions(file)
         if measure.measure not in names:
             near = near_miss(measure.measure, [*BUILTIN, *names])
             raise BenchmarkError(f"{place}: no measure of that name; {_where(file)}{near}")

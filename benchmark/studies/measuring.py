@@ -117,7 +117,7 @@ def own(
     seed: int,
     filled: Mapping[str, object],
 ) -> Measured:
-    """Return the results of a measure that is a function, of the submission's measures.py or of benchmark/studies/measures.
+    """Return the results of a measure that is a function, of the submission's measures.py.
 
     It returns numbers; curves over its `x`; dicts from class to points, whose axes `axes` may name; and tensors (n,) of one
     value an image, NaN beyond the first `measure.images`.

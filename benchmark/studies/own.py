@@ -1,4 +1,4 @@
-"""Measures that are functions, of a submission's measures.py or of benchmark/studies/measures.
+"""Measures that are functions of a submission's measures.py.
 
 They need the network's modules and its autograd graph, so they run in the sandboxed process that builds it.
 """
@@ -114,12 +114,9 @@ class _Served:
 
 
 def function_of(submission: str, measure: str) -> Measure:
-    """Return a measure by name, from the submission's own measures.py or else from benchmark/studies/measures."""
-    if checks.own_measure(submission, measure):
-        function: Measure = getattr(methods.module(submission, "measures"), measure)
-        return function
-    shared: Measure = importlib.import_module(f"benchmark.studies.measures.{measure}").measure
-    return shared
+    """Return a measure by name, from the submission's measures.py."""
+    function: Measure = getattr(methods.module(submission, "measures"), measure)
+    return function
 
 
 def attention(submission: str, model: nn.Module) -> object:

@@ -1,18 +1,23 @@
-"""Measures of CertViT's tables: what a network costs, and whether its attention does anything."""
+"""Measures of CertViT's tables: what a network costs, whether its attention does anything, its proven Lipschitz constant, and
+what the paper's formula would call certified.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmark.certificates import lipschitz
+from benchmark.certificates.unsound_paper_formula import unsound_radius
 from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_window import MASKED
+from benchmark.runtime.errors import BenchmarkError
 
 Attention = SelfAttention | L2Attention
 
@@ -42,6 +47,41 @@ def attention_used(model: nn.Module, images: torch.Tensor, labels: torch.Tensor,
         predicted = model(images).argmax(1)
         changed = [(_with(model, mixed)(images).argmax(1) != predicted).double().mean() for mixed in (_zeros, _mean)]
     return {"without": float(changed[0]), "uniform": float(changed[1])}
+
+
+def lipschitz_constant(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, seed: int) -> dict[str, float]:
+    """Return proven constants of the whole network and of all layers below the last. Only the images' shape matters.
+
+    Raise a BenchmarkError for a model that is no plain sequence, or a layer without a known constant (named).
+    """
+    if type(model) is not nn.Sequential or len(model) < 2:
+        raise BenchmarkError("measure lipschitz_constant: the model should be a plain nn.Sequential of known layers")
+    network, x = copy.deepcopy(model).double(), images[:1].double()
+    below = lipschitz.lipschitz_constant(network[:-1], x)
+    return {"network": below * lipschitz.lipschitz_constant(network[-1], network[:-1](x)), "below the head": below}
+
+
+def unsound_formula(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    seed: int,
+    formula: str,
+    radii: Sequence[float],
+) -> dict[str, float | list[float] | torch.Tensor]:
+    """Return what a published formula that is no bound calls certified. It certifies nothing.
+
+    Args:
+        formula: a name of `FORMULAS` in benchmark/certificates/unsound_paper_formula.py.
+        radii: l2, in pixels.
+
+    Returns:
+        `reached`, the share of images whose value is at least each radius, over `x`; `value`, each image's.
+    """
+    values = unsound_radius(formula, model, images, labels).value
+    reached = [float((values >= radius).double().mean()) for radius in radii]
+    return {"x": [float(radius) for radius in radii], "reached": reached, "value": values}
 
 
 def _with(model: nn.Module, mixed: Callable[..., torch.Tensor]) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What a network costs, by hand, and attention that does nothing, something, or all."""
+"""What a network costs, its constant and the paper's formula, by hand; attention that does nothing, something, or all."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from benchmark.certificates import lipschitz
 from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import Patchify, TakeToken
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.methods import module
 
 measures = module("Gupta2023CertViT", "measures")
@@ -67,3 +69,24 @@ def test_the_mean_is_of_the_tokens_on_the_same_side_of_a_border() -> None:
     x = torch.randn(2, 16, 4)
     assert torch.allclose(measures._with(layer, measures._mean)(x), layer(x), atol=1e-6)
     assert not torch.allclose(measures._with(layer, measures._zeros)(x), layer(x), atol=1e-2)
+
+
+def test_the_constant_and_the_formula_of_a_linear_model_by_hand() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)).requires_grad_(False)
+    images = torch.rand(8, 1, 8, 8)
+    labels = model(images).argmax(1)
+    norm = float(torch.linalg.matrix_norm(model[1].weight.double(), ord=2))
+    constants = measures.lipschitz_constant(model, images, labels, seed=0)
+    assert norm <= constants["network"] <= norm * (1 + 1e-8)
+    assert constants["below the head"] == pytest.approx(1.0)
+    logits = model(images).double()
+    top = logits.topk(2).values
+    expected = (top[:, 0] - top[:, 1]) / (2**0.5 * norm)
+    shown = measures.unsound_formula(model, images, labels, seed=0, formula="certvit", radii=[0.01, 0.1])
+    assert torch.allclose(shown["value"], expected, rtol=1e-6)
+    assert shown["reached"] == [float((expected >= r).double().mean()) for r in (0.01, 0.1)]
+    sound = lipschitz.certify(model, images, labels)
+    assert (shown["value"] <= sound * (1 + 1e-3)).all(), "one linear layer's formula happens to be sound, and looser"
+    with pytest.raises(BenchmarkError, match=r"plain nn\.Sequential"):
+        measures.lipschitz_constant(nn.Linear(2, 2), images, labels, seed=0)

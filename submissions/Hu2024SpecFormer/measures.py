@@ -5,6 +5,7 @@ attention layers beside what they bound.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.unsound_paper_formula import specformer_constant
 from benchmark.layers.attention import SelfAttention
+from benchmark.layers.attention_weights import ROLES, AttentionWeights
 from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
@@ -29,6 +31,7 @@ from .gated import GatedAttention
 from .head_bounds import ball_norm_upper, point_norm_upper
 
 FOLDS = 5
+PENALISED = ("query", "key", "value")  # whose mean is `mean`
 Points = dict[str, list[tuple[float, float]]]
 
 
@@ -166,3 +169,50 @@ def _one_layer(layer: SelfAttention, x: torch.Tensor, radius: float, starts: int
         "ball form": joined([ball_norm_upper(x, *head, radius) for head in heads]),
         "Theorem 4.3": joined([specformer_constant(x, *head, radius).value for head in heads]),
     }
+
+
+def attention_norms(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    seed: int,
+    attention: Sequence[AttentionWeights],
+) -> dict[str, float | list[float]]:
+    """Return the largest singular values of attention's weights, head by head, by dense SVD in float64. No image matters.
+
+    Returns:
+        `mean`, of queries', keys' and values' weights over roles, heads and layers, and `scaled mean` of the same with the
+        norm in front, sigma(diag(gamma) W), where every layer has one: a smaller W undone by a larger gamma shows there.
+        `<role>: mean` over heads and layers, for roles that every layer has; with two layers or more also the curves `<role>`
+        over the layer's number, the mean over its heads.
+    """
+    roles = [role for role in ROLES if all(layer.role(role) is not None for layer in attention)]
+    norms = {role: [_head_norms(layer, role, False) for layer in attention] for role in roles}
+    chosen = [role for role in PENALISED if role in norms]
+    if not chosen:
+        raise BenchmarkError("measure attention_norms: no layer has a query, key or value weight")
+    measured: dict[str, float | list[float]] = {
+        "mean": _mean([of_layer for role in chosen for of_layer in norms[role]])
+    }
+    if all(layer.gamma is not None for layer in attention):
+        measured["scaled mean"] = _mean([_head_norms(layer, role, True) for role in chosen for layer in attention])
+    measured |= {f"{role}: mean": _mean(of_layers) for role, of_layers in norms.items()}
+    if len(attention) > 1:
+        measured["x"] = [float(number) for number in range(1, len(attention) + 1)]
+        measured |= {role: [float(of_layer.mean()) for of_layer in of_layers] for role, of_layers in norms.items()}
+    return measured
+
+
+def _head_norms(layer: AttentionWeights, role: str, scaled: bool) -> torch.Tensor:
+    """Return the norm of each head's weight, (heads,)."""
+    weight = layer.role(role)
+    assert weight is not None
+    weight = weight.detach().double()
+    if scaled and layer.gamma is not None:
+        weight = layer.gamma.detach().double()[:, None] * weight
+    return torch.linalg.matrix_norm(weight, ord=2)
+
+
+def _mean(parts: list[torch.Tensor]) -> float:
+    return float(torch.cat(parts).mean())

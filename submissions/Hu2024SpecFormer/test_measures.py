@@ -1,4 +1,4 @@
-"""The measures of features, bounds and attention's use on networks whose answers are known."""
+"""The measures of features, of attention's norms, bounds and use, on networks whose answers are known."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmark.layers.attention_weights import AttentionWeights
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import methods, tracks
 
@@ -100,3 +101,35 @@ def test_the_use_of_attention_is_what_its_removal_changes() -> None:
     assert found["uniform: predictions changed"] > 0
     assert found["no branch: predictions changed"] > 0
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def layer(name: str, sizes: tuple[float, ...], *, key: bool = True, gamma: float | None = None) -> AttentionWeights:
+    """Two heads of 3 x 2 with norms `sizes` and twice `sizes`: multiples of the first columns of the identity."""
+    heads = torch.eye(3)[:, :2] * torch.tensor([1.0, 2.0])[:, None, None]
+    query, of_key, value, output = (size * heads for size in sizes)
+    scale = None if gamma is None else torch.tensor([gamma, 1.0, 1.0])
+    return AttentionWeights(name, query, of_key if key else None, value, output.mT, scale)
+
+
+def norms(*layers: AttentionWeights) -> dict:
+    return measures().attention_norms(nn.Identity(), *images(0), seed=0, attention=layers)
+
+
+def test_means_over_heads_layers_and_roles() -> None:
+    values = norms(layer("a", (1.0, 2.0, 3.0, 4.0)), layer("b", (3.0, 2.0, 1.0, 0.0)))
+    assert values["query: mean"] == pytest.approx(3.0)  # (1 + 2 + 3 + 6) / 4
+    assert values["query"] == pytest.approx([1.5, 4.5])
+    assert values["output"] == pytest.approx([6.0, 0.0])
+    assert values["mean"] == pytest.approx(3.0)  # the projection is not among the penalised roles
+    assert values["x"] == [1.0, 2.0]
+    assert "scaled mean" not in values
+
+
+def test_gamma_scales_weights_and_a_role_that_a_layer_lacks_is_left_out() -> None:
+    values = norms(layer("a", (1.0, 1.0, 1.0, 1.0), gamma=10.0))
+    assert values["mean"] == pytest.approx(1.5)
+    assert values["scaled mean"] == pytest.approx(15.0)
+    assert "x" not in values
+    values = norms(layer("a", (1.0, 9.0, 3.0, 4.0), key=False), layer("b", (1.0, 9.0, 3.0, 4.0)))
+    assert "key: mean" not in values
+    assert values["mean"] == pytest.approx(3.0)  # (1.5 + 4.5) / 2

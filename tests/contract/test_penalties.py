@@ -1,4 +1,4 @@
-"""Every penalty of benchmark/training/penalties gives the loop what benchmark/training/penalty.py asks for."""
+"""Penalties give the loop what benchmark/training/penalty.py asks for: the benchmark's, and those in `components.OWN`."""
 
 from __future__ import annotations
 

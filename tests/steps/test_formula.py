@@ -9,12 +9,10 @@ from stages import run_stage
 from torch import nn
 
 from benchmark import protocol
-from benchmark.certificates import lipschitz
 from benchmark.certificates.unsound_paper_formula import FORMULAS, unsound_radius
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.rows import load_row
-from benchmark.studies.measures import lipschitz_constant, unsound_formula
 
 
 def network() -> nn.Sequential:
@@ -43,27 +41,6 @@ def test_unknown_formulas_and_layers_are_refused() -> None:
         unsound_radius("certvit", nn.Sequential(nn.Flatten(), nn.Sigmoid()), images, labels)
     with pytest.raises(BenchmarkError, match=r"plain nn\.Sequential"):
         unsound_radius("certvit", nn.Linear(2, 2), images, labels)
-
-
-def test_the_measures_of_a_linear_model_by_hand() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)).requires_grad_(False)
-    images = torch.rand(8, 1, 8, 8)
-    labels = model(images).argmax(1)
-    norm = float(torch.linalg.matrix_norm(model[1].weight.double(), ord=2))
-    constants = lipschitz_constant.measure(model, images, labels, seed=0)
-    assert norm <= constants["network"] <= norm * (1 + 1e-8)
-    assert constants["below the head"] == pytest.approx(1.0)
-    logits = model(images).double()
-    top = logits.topk(2).values
-    wanted = (top[:, 0] - top[:, 1]) / (2**0.5 * norm)
-    found = unsound_formula.measure(model, images, labels, seed=0, formula="certvit", radii=[0.01, 0.1])
-    assert torch.allclose(found["value"], wanted, rtol=1e-6)
-    assert found["reached"] == [float((wanted >= r).double().mean()) for r in (0.01, 0.1)]
-    sound = lipschitz.certify(model, images, labels)
-    assert (found["value"] <= sound * (1 + 1e-3)).all(), "one linear layer's formula happens to be sound, and looser"
-    with pytest.raises(BenchmarkError, match=r"plain nn\.Sequential"):
-        lipschitz_constant.measure(nn.Linear(2, 2), images, labels, seed=0)
 
 
 @pytest.mark.slow

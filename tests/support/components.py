@@ -18,7 +18,10 @@ from benchmark.specs import methods
 from benchmark.specs.components import typed_parameters
 
 # the submissions whose own components keep the contract too, by kind and name; those of other folders need no examples
-OWN = {"training": {"projected": "Gupta2023CertViT", "local_margin": "Havens2024LoFAST"}}
+OWN = {
+    "training": {"projected": "Gupta2023CertViT", "local_margin": "Havens2024LoFAST"},
+    "training/penalties": {"spectral_norm": "Hu2024SpecFormer"},
+}
 
 
 def names(kind: str, function: str) -> list[str]:

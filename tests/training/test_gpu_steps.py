@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+import components
 import pytest
 import torch
 from every_objective import EVERY, built, recipe
@@ -19,7 +20,6 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import capture, standard
 from benchmark.training.capture import WARM, waits_among
 from benchmark.training.optimisers import optimizer
-from benchmark.training.penalties import msvp, spectral_norm
 from benchmark.training.steps import Autocast, Steps
 
 IMAGES, LABELS = blobs(0, 16)
@@ -122,11 +122,15 @@ def test_a_step_neither_waits_for_the_device_nor_copies_to_it(objective, attack,
 
 
 @pytest.mark.parametrize(
-    ("module", "factors"), [(msvp, {"lambda_q": 0.1, "lambda_v": 0.1}), (spectral_norm, {"factor": 0.1})]
+    ("name", "factors"), [("msvp", {"lambda_q": 0.1, "lambda_v": 0.1}), ("spectral_norm", {"factor": 0.1})]
 )
-def test_penalties_neither_wait_for_the_device_nor_copy_to_it(module, factors) -> None:
+def test_penalties_neither_wait_for_the_device_nor_copy_to_it(name, factors) -> None:
     network = attentive()
-    penalty = module.penalty(network, lambda: attention_weights(network), **factors).to("meta")
+    penalty = (
+        components.module("training/penalties", name)
+        .penalty(network, lambda: attention_weights(network), **factors)
+        .to("meta")
+    )
     network.to("meta")
     with GraphSafe():
         penalty.advance()

@@ -20,7 +20,6 @@ REFUSED = [
     *((name, {"label_smoothing": share}) for name in ("standard", "adversarial") for share in (1.5, -0.1, NAN)),
     *(("penalties.msvp", {"lambda_q": factor}) for factor in (-1e-3, NAN, INF, "much", True)),
     ("penalties.msvp", {"heads": "row"}),
-    ("penalties.spectral_norm", {"factor": -1.0}),
 ]
 
 

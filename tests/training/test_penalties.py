@@ -8,13 +8,12 @@ from tiny_attention import attentive
 from tiny_training import run, spec
 from torch import nn
 
-from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_weights import attention_weights
-from benchmark.layers.tokens import MeanPool, Patchify
+from benchmark.layers.tokens import Patchify
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import standard
-from benchmark.training.penalties import msvp, spectral_norm
+from benchmark.training.penalties import msvp
 from benchmark.training.penalty import Penalty
 
 
@@ -124,29 +123,13 @@ def test_a_factor_for_a_role_that_a_layer_lacks_is_refused() -> None:
         made(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), lambda_q=1e-3)
 
 
-def test_spectral_norm_sees_every_linear_layer_outside_attention_and_needs_one() -> None:
-    model = attentive()
-    outside = [model[1].weight, model[4].weight]
-    penalty = spectral_norm.penalty(model, lambda: attention_weights(model), factor=0.5)
-    expected = sum(0.25 * torch.linalg.matrix_norm(weight.detach(), ord=2).item() ** 2 for weight in outside)
-    assert advanced(penalty) == pytest.approx(expected, rel=1e-4)
-    penalty().backward()
-    u, s, vh = torch.linalg.svd(outside[0].detach())
-    assert torch.allclose(outside[0].grad, 0.5 * s[0] * torch.outer(u[:, 0], vh[0]), atol=1e-4)  # of factor / 2 sigma^2
-    assert all(part.weight.grad is None for part in (model[2].body[1].query, model[2].body[1].output))
-    model = nn.Sequential(Patchify(3), SelfAttention(9, 3), MeanPool())
-    with pytest.raises(BenchmarkError, match=r"has no nn\.Linear outside attention"):
-        spectral_norm.penalty(model, lambda: attention_weights(model), factor=1.0)
-
-
-@pytest.mark.parametrize(("module", "factors"), [(msvp, {"lambda_o": 1.0}), (spectral_norm, {"factor": 2.0})])
-def test_a_weight_that_was_zero_is_seen_again(module, factors) -> None:
+def test_a_weight_that_was_zero_is_seen_again() -> None:
     """A projection or head that starts at zero has no singular vector; the power step waits until there is one."""
     model = attentive()
-    weight = model[2].body[1].output.weight if module is msvp else model[4].weight
+    weight = model[2].body[1].output.weight
     before = weight.detach().clone()
     weight.data.zero_()
-    penalty = module.penalty(model, lambda: attention_weights(model), **factors)
+    penalty = made(model, lambda_o=1.0)
     at_zero = advanced(penalty, 1)
     weight.data.copy_(before)
     assert advanced(penalty, 100) > at_zero + 0.01

@@ -23,8 +23,8 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.confinement import Confinement
 from benchmark.sandbox.process import Process
 from benchmark.sandbox.training import _wait_for_first, exchange
+from benchmark.specs import methods
 from benchmark.training import standard
-from benchmark.training.penalties.spectral_norm import SpectralNorm
 from benchmark.training.ranks import ALONE, Ranks, add
 
 EVERYTHING = {"optimizer": "sgd", "sam": 0.05, "ema": 0.5, "clip_norm": 1.0, "accumulation": 2, "batch_size": 9}
@@ -44,7 +44,7 @@ def noisy() -> nn.Module:
 
 def trained(make, rules, checkpoint, ranks: Ranks = ALONE, objective=STANDARD, **options) -> Answer:
     network = make()
-    penalties = {"norms": SpectralNorm(network, list, factor=0.01)}
+    penalties = {"norms": methods.module("Hu2024SpecFormer", "spectral_norm").penalty(network, list, factor=0.01)}
     best, done = run(network, objective, rules, checkpoint, ranks=ranks, penalties=penalties, **options)
     return {"losses": done.losses, "scores": done.scores}, best
 

@@ -1,9 +1,8 @@
-"""Measures that any study may ask for by name, and those that take a model's attention: from the file to the table."""
+"""Measures that take a model's attention: from the file to the table."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -37,6 +36,12 @@ import torch
 def per_layer(model, images, labels, *, seed, attention):
     norms = {layer.name: float(layer.query.norm()) for layer in attention}
     return norms | {f"{name} of": torch.full((len(images),), norm) for name, norm in norms.items()}
+
+
+def by_layer(model, images, labels, *, seed, attention):
+    norms = [float(layer.query.norm()) for layer in attention]
+    curve = {"x": [1.0 * place for place in range(1, len(norms) + 1)], "query": norms} if norms[1:] else {}
+    return {"mean": sum(norms) / len(norms), "layers": len(norms), **curve}
 """
 STUDY = """\
 title: Attention
@@ -47,12 +52,11 @@ seeds: [0, 1]
 axes: {model.depth: [1, 2]}
 measures:
   - {measure: clean}
-  - {measure: attention_norms}
+  - {measure: by_layer}
   - {measure: per_layer, images: 4}
 images: 10
 """
 LABEL = "per_layer (first 4 images)"
-NORMS = Path("benchmark/studies/measures/attention_norms.py")
 
 
 @pytest.fixture
@@ -76,8 +80,8 @@ def test_a_study_of_networks_of_other_depths_holds_their_layers_and_each_image()
     run_study(*tiny_study.NAMES)
     published = collect_study(loaded())
     shallow, deep = (run.values for run in published.result.runs[::2])
-    assert "attention_norms: mean" in shallow
-    assert published.result.x["attention_norms: query"] == (1.0, 2.0), "one layer has no curve"
+    assert "by_layer: mean" in shallow
+    assert published.result.x["by_layer: query"] == (1.0, 2.0), "one layer has no curve"
     assert f"{LABEL}: attention 2" in deep
     assert f"{LABEL}: attention 2" not in shallow
 
@@ -88,36 +92,23 @@ def test_a_study_of_networks_of_other_depths_holds_their_layers_and_each_image()
     assert values[0] == pytest.approx(deep[f"{LABEL}: attention 2"])
     assert evidence[evidence.cell == "depth 1"][f"{LABEL}: attention 2 of"].isna().all()
 
-    page, label = table(published), "attention_norms: query"
+    page, label = table(published), "by_layer: query"
     ((place, column),) = ((i, c) for i, c in enumerate(page.columns) if (c.label, c.x) == (label, 2.0))
     first, second = (line.entries[place] for line in page.lines)
     assert (column.text(first.mean), first.difference, second.difference, len(second.values)) == ("–", None, None, 2)
     assert f"{label} at 1: one setting, nothing to compare." in page.words
 
 
-def test_only_a_study_that_asks_depends_on_the_measure_and_on_what_finds_attention(project) -> None:
-    assert {NORMS, ATTENTION} <= {*code.closure(*study_entries(loaded()))}
+def test_only_a_study_that_asks_depends_on_what_finds_attention(project) -> None:
+    assert ATTENTION in code.closure(*study_entries(loaded()))
     tiny_study.add(project)
-    assert not {NORMS, ATTENTION} & {*code.closure(*study_entries(loaded()))}
-    measures = project.root / "submissions/Tiny2026Linear/measures.py"
-    measures.write_text(tiny_study.MEASURES.replace("seed, shrink", "seed, attention, shrink"))
-    assert {ATTENTION} == {NORMS, ATTENTION} & {*code.closure(*study_entries(loaded()))}
-
-
-def test_the_submission_s_own_measure_of_the_name_goes_first(project) -> None:
-    measures = project.root / "submissions/Tiny2026Linear/measures.py"
-    text = "def attention_norms(model, images, labels, *, seed):\n    return {'mine': float(len(images))}\n"
-    measures.write_text(MEASURES + "\n\n" + text)
-    assert NORMS not in study_entries(loaded())
-    run_stage("data", "tiny")
-    run_study(*tiny_study.NAMES)
-    assert collect_study(loaded()).result.runs[0].values["attention_norms"] == 10
+    assert ATTENTION not in code.closure(*study_entries(loaded()))
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("studies/grid.yaml", "attention_norms", "attention_norm", "no measure of that name; .*'attention_norms'"),
+        ("studies/grid.yaml", "{measure: by_layer}", "{measure: by_layers}", "no measure of that name; .*'by_layer'"),
         ("studies/grid.yaml", "images: 4", "parameters: {attention: 1}", "unknown parameter 'attention'"),
         (
             "method.py",
