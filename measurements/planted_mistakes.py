@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDERS = ("benchmark", "leaderboard")
-MARKERS = "not slow and not gpu and not browser"
+MARKERS = "not long and not gpu and not browser"
 # [room] tests that should catch the mistakes, then a line for each: what it is: right text => wrong text
 LIST = r"""
 [bounds] tests/certificates/bounds/test_sensitivity.py

@@ -37,6 +37,18 @@ def pytest_configure() -> None:
     kernels.replace()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all cases of a `sweep` slow but the first."""
+    tried = set()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("sweep"):
+            if test in tried:
+                item.add_marker(pytest.mark.slow)
+            tried.add(test)
+
+
 @pytest.fixture(autouse=True)
 def _in_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Change to the repository's root: the code's paths are relative to it."""

@@ -150,6 +150,7 @@ def test_layers_of_the_trained_kind_are_copied_and_others_than_l2_start_afresh(t
     assert all(torch.equal(a, b) for a, b in zip(start[5].parameters(), model[5].parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_windows_learn_from_windows_and_start_with_their_position_biases(tmp_path) -> None:
     def windows(kind):
         return lambda width: kind(width, 2, side=4, window=2, shift=1)

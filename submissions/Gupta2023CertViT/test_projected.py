@@ -44,6 +44,7 @@ def norms(model: nn.Sequential) -> list[float]:
     return results
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("network", [convolutional, attentive])
 @pytest.mark.parametrize("cap", [0.05, 0.7])
 def test_no_norm_is_above_the_cap(tmp_path, network, cap) -> None:

@@ -221,6 +221,7 @@ def test_the_least_spectral_norm_in_a_ball_cuts_singular_values(gamma) -> None:
     assert torch.dist(result, u @ torch.diag(s.clamp(max=level)) @ vh) < 1e-6
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("bounds", BOUNDS[:2])
 def test_the_least_sum_in_an_accuracy_set_is_the_solvers(bounds) -> None:
     """SLSQP splits W = P - N with P, N >= 0, whose sum it then minimises: a smooth problem."""

@@ -188,6 +188,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path, rerecord) -> None:
     assert not same(resumed, convolutional())
 
 
+@pytest.mark.slow
 def test_rerecorded_inputs_are_those_of_the_changed_network(tmp_path) -> None:
     """Then the network's own last outputs are kept; else errors of the layers before add up in them."""
     trained, apart, after = (convolutional() for _ in range(3))

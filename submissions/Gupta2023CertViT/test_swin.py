@@ -93,6 +93,7 @@ def test_every_swin_runs_and_learns(norm, kind, window) -> None:
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_timms_network_is_copied_outside_attention_and_its_attention_put_back_gives_its_logits(tmp_path) -> None:
     start, model = timm_swin(), build(data(), **SMALL, biases=True)
     images = torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(1))

@@ -38,6 +38,7 @@ def test_the_twin_has_as_many_parameters_but_for_the_budgets() -> None:
     assert [layer.window for layer in model if isinstance(layer, Competition)] == [5, 5, 4]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("mixer", ["competition", "cone", "shift"])
 def test_two_steps_of_its_recipe_certify(mixer) -> None:
     model, labels = network(mixer, 8), torch.arange(12) % 4

@@ -41,6 +41,7 @@ def test_the_loss_by_hand() -> None:
     assert torch.allclose(margin.loss(model, IMAGES, LABELS, 1.0), expected)
 
 
+@pytest.mark.slow
 def test_the_score_is_at_most_what_the_certificate_certifies_and_close(tmp_path) -> None:
     model = network()
     run(model, objective(), spec(epochs=3), tmp_path / "c")

@@ -29,6 +29,7 @@ def ordered(curves: dict[str, list[float]], *names: str) -> None:
         assert all(a <= b * (1 + 1e-9) for a, b in zip(curves[lower], curves[upper], strict=True)), (lower, upper)
 
 
+@pytest.mark.slow
 def test_each_improvement_certifies_no_less_and_none_more_than_pgd_leaves(measured) -> None:
     measures, given = measured
     curves = measures.certified_by(*given, seed=0, radii=RADII)
@@ -58,6 +59,7 @@ def test_the_margin_gradient_loses_no_more_than_composing_nor_less_than_its_line
     ordered(measures.margin_lost(*given, seed=0, radii=RADII), "linear part", "margin gradient", "composing")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("norm", [0.0, 4.0])
 def test_layer_bounds_are_ordered_and_above_ascent(measured, norm) -> None:
     measures, given = measured
@@ -81,6 +83,7 @@ def test_a_part_that_is_none_is_refused(measured) -> None:
         measures.single_head(*given, seed=0, radii=RADII, part="keys")
 
 
+@pytest.mark.slow
 def test_nothing_moved_is_the_bound_itself_and_values_matter_most(measured) -> None:
     measures, given = measured
     curves = measures.perturbed(*given, seed=0, sizes=(0.0, 2.0), samples=2, count=1)

@@ -94,6 +94,7 @@ def model(variant: str, seed: int = 0) -> torch.nn.Sequential:
     return built.eval().requires_grad_(False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("variant", ["as_published", "mean_pool"])
 def test_proposition_1_no_image_in_the_certified_ball_changes_the_prediction(variant) -> None:
     network, images = model(variant), torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(1))

@@ -39,6 +39,7 @@ class Told(nn.Module):
         return torch.cat([off * self.tells, x.flatten(1)[:, :3] * 0 + torch.arange(len(x))[:, None] % 7], dim=1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("tells", "low", "high"), [(True, 1.9, 2.0), (False, -2.0, 0.1)])
 def test_the_a_distance_is_2_where_features_tell_and_about_0_where_they_do_not(tells, low, high) -> None:
     x, y = images(60)
@@ -51,6 +52,7 @@ def test_the_a_distance_is_2_where_features_tell_and_about_0_where_they_do_not(t
     assert found == measures().features(model, x, y, seed=0, eps=0.05, steps=2, classes=3)
 
 
+@pytest.mark.slow
 def test_attention_s_bounds_stand_in_their_order() -> None:
     """Ascent below our bound; the Jacobian below the point form, and that below the ball form; theorem 4.3 far above."""
     x, y = images(4)

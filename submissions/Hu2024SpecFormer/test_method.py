@@ -44,6 +44,7 @@ def count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SIZES)
 def test_the_backbones_have_the_parameters_of_timms(name) -> None:
     size, model = SIZES[name]
@@ -126,6 +127,7 @@ def test_scores_of_the_authors_vit_are_over_the_root_of_the_whole_width() -> Non
     assert build()[5].body[1].query.bias is None
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("attention", ["dot_product", "l2", "scaled_cosine"])
 def test_what_is_certified_holds_under_pgd(attention) -> None:
     model = build(attention=attention, pooling="mean", normalised_head=True, patch_size=4, norm_eps=0.01, depth=1)

@@ -109,6 +109,7 @@ def test_a_perfect_order_of_four_models_is_no_finding_and_of_eight_it_is() -> No
     assert order(nine)[1] > 0
 
 
+@pytest.mark.slow
 def test_orders_by_chance_are_rarely_findings() -> None:
     module, random = methods.module("Wang2022Cauchy", "findings"), np.random.default_rng(0)
     module.DRAWS = 40

@@ -91,6 +91,7 @@ def test_a_transformer_s_values_are_their_definitions_and_bound_its_norm_by_15(j
         assert [float(values[i]) for values in result.encoder.values()] == pytest.approx(whole, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_beyond_1024_entries_lanczos_and_streamed_rows_give_the_same_or_nan(jacobians, monkeypatch) -> None:
     blocks, given = encoder(depth=1, width=64, patch_size=2), tokens(17, 64, n=1)
     free = jacobians.amplification(blocks, given, encoder=True)

@@ -173,6 +173,7 @@ def test_distances_are_those_of_a_linear_model(attacked) -> None:
     assert measured["median l2"] in measured["l2"].tolist()
 
 
+@pytest.mark.slow
 def test_black_white_and_saturated_images_give_numbers(attacked) -> None:
     """Where a pixel is 0 or 1 the attack's tanh is flat: it hardly moves, but nothing becomes NaN."""
     model, images, _ = attacked

@@ -26,6 +26,7 @@ def test_signature_is_the_authors() -> None:
     assert list(run.parameters)[1:] == ["x_orig", "y_orig", "bs", "return_labels", "state_path"]
 
 
+@pytest.mark.slow
 def test_results_have_the_authors_shapes_and_progress_is_printed_and_logged(tmp_path, capsys) -> None:
     model, images, log = Linear().eval().requires_grad_(False), grey_images(6), tmp_path / "log.txt"
     labels = model(images).argmax(1)

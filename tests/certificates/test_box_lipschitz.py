@@ -29,6 +29,7 @@ from benchmark.runtime.errors import BenchmarkError
 PRECISION = 1e-3
 
 
+@pytest.mark.slow
 def test_nothing_breaks_a_network_of_local_bounds_inside_a_certified_ball() -> None:
     model, images, _ = random_clipped_network(1)
     labels = model(images).argmax(1)
@@ -37,6 +38,7 @@ def test_nothing_breaks_a_network_of_local_bounds_inside_a_certified_ball() -> N
     assert not broken(model, images, local.certify(model, images, labels), 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("extreme", "seed"),
     few(
@@ -126,6 +128,7 @@ def test_a_trained_network_is_certified_far_better_than_by_its_global_constant_a
     assert 0 < result.closest_plant < 1
 
 
+@pytest.mark.slow
 def test_too_small_norms_are_detected(monkeypatch) -> None:
     exact = Matrix.restricted_norm
     monkeypatch.setattr(Matrix, "restricted_norm", lambda *a: 0.2 * exact(*a))
@@ -188,6 +191,7 @@ def test_layers_too_large_for_a_matrix_are_bounded_by_their_norms(seed, monkeypa
     assert not broken(model, images, radii, seed)
 
 
+@pytest.mark.slow
 def test_the_check_succeeds_at_a_radius_and_fails_beyond_in_any_batch(monkeypatch) -> None:
     model, (images, labels) = trained(), blobs(12)
     radii = certify(model, images, labels)

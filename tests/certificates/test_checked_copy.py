@@ -187,6 +187,7 @@ HIDDEN = [
 ]
 
 
+@pytest.mark.sweep
 def test_hidden_changes_of_an_object_move_no_radius_and_are_detected_by_its_logits(certificate) -> None:
     module, made = certificate
     honest = made()
@@ -222,6 +223,7 @@ def test_models_that_write_to_their_images_or_give_other_logits_are_detected(cer
             module.float32_gap(model, IMAGES, labels)
 
 
+@pytest.mark.sweep
 def test_hooks_that_only_look_and_rebuilding_change_nothing(certificate, monkeypatch) -> None:
     module, made = certificate
     model, outputs = made(), []

@@ -38,6 +38,7 @@ def exact_radii(model: nn.Sequential, labels: torch.Tensor) -> torch.Tensor:
     return (margin / size).scatter(1, labels[:, None], math.inf).amin(1).clamp(min=0)
 
 
+@pytest.mark.slow
 def test_every_rival_counts_and_the_radius_is_the_linear_network_s(monkeypatch) -> None:
     fake_lirpa.install(monkeypatch)
     model = affine()
@@ -70,6 +71,7 @@ def test_alpha_crown_runs_where_crown_fails_and_never_lowers_a_bound(monkeypatch
     assert certified_at(model, IMAGES, labels, 9.0, alpha_steps=5).sum() == correct
 
 
+@pytest.mark.slow
 def test_a_bound_that_is_nan_or_infinite_certifies_nothing_and_one_above_the_clean_margin_is_an_error(
     monkeypatch,
 ) -> None:

@@ -56,6 +56,7 @@ CURVED = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("layer", "shape", "size"), CURVED, ids=lambda v: str(v).split("(")[0])
 def test_ascent_does_not_exceed_a_constant(layer, shape, size) -> None:
     layer = layer.double().requires_grad_(False)

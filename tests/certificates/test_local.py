@@ -41,6 +41,7 @@ def heads() -> dict[str, nn.Module]:
     return {"normalised": NormalisedHead(9, 4), "plain": plain, "large rows": large, "small rows, no bias": small}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("certificate", [local, lipschitz, box_lipschitz], ids=lambda module: module.__name__)
 @pytest.mark.parametrize("name", ["normalised", "plain", "large rows", "small rows, no bias"])
 def test_certificate_of_a_linear_network_is_margin_over_row_distance(certificate, name) -> None:
@@ -72,6 +73,7 @@ def test_certificate_of_a_linear_network_is_margin_over_row_distance(certificate
         assert ((certain > 5) & (certain <= 8)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", few([1], [0, 2]))
 def test_a_plain_linear_head_of_any_size_is_certified_soundly(seed) -> None:
     """Random networks whose rows differ in size: float32 stays within its allowance, and no ball holds what breaks it."""
@@ -154,6 +156,7 @@ def test_cached_weights_follow_their_parameters() -> None:
         assert torch.equal(copy.deepcopy(model)(images), edited(images))
 
 
+@pytest.mark.slow
 def test_a_neuron_without_weights_and_a_huge_radius_are_certified_as_any_other() -> None:
     model, images = network(0), torch.rand(4, 1, 4, 4)
     model[6].weight.data[:, 0] = 0.0
@@ -166,6 +169,7 @@ def test_a_neuron_without_weights_and_a_huge_radius_are_certified_as_any_other()
     assert not by_both(bounded, torch.full((4,), 1e100, dtype=torch.float64)).any()
 
 
+@pytest.mark.slow
 def test_nan_never_counts_as_a_bound(monkeypatch) -> None:
     """NaN from the margin gradient leaves what composing gives; NaN from composing certifies nothing."""
     model, images = network(0), torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -188,6 +192,7 @@ def test_nan_never_counts_as_a_bound(monkeypatch) -> None:
     assert (local.certify(model, images, labels) == 0).all()
 
 
+@pytest.mark.slow
 def test_a_radius_may_be_any_number_and_a_search_ends() -> None:
     """Weights of 100 once made `certified_at` raise, because one row of a matrix was not finite."""
     images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -240,6 +245,7 @@ def overflowing(blocks: int = 4) -> nn.Sequential:
     return model.eval().requires_grad_(False)
 
 
+@pytest.mark.slow
 def test_nothing_is_certified_if_rounding_has_no_finite_bound() -> None:
     model, images = overflowing(), torch.rand(2, 1, 4, 4)
     labels = model(images).argmax(1)
@@ -249,6 +255,7 @@ def test_nothing_is_certified_if_rounding_has_no_finite_bound() -> None:
     assert not certified_at(model, images, labels, 1e-6).any()
 
 
+@pytest.mark.slow
 def test_images_without_a_bound_do_not_affect_the_others(monkeypatch) -> None:
     model, images = overflowing(1), torch.rand(4, 1, 4, 4)
     labels = model(images).argmax(1)

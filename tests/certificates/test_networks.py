@@ -108,6 +108,7 @@ def test_a_network_is_certified_audited_and_not_broken(name, seed) -> None:
     assert_unbroken(model, images, labels, radii)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_margin_falls_further_than_its_bound(name) -> None:
     """Against random and gradient moves of the image, for every rival and both passes, whatever radius relaxations suit."""

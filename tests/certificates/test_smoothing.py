@@ -47,6 +47,7 @@ def test_the_bound_is_never_above_clopper_pearson_and_hardly_below(n, share, alp
     assert exceeds(count, n, min(1.0, bound * (1 + 1e-7)), alpha)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("count", "n"), [(4000, 4000), (3985, 4000), (1, 2), (100_000, 100_000)])
 def test_the_bound_of_many_samples_is_never_above_clopper_pearson(count, n) -> None:
     for alpha in (0.001, 0.001 / 6, 1e-9):
@@ -168,6 +169,7 @@ def wrong(result: Smoothed, model: nn.Module, images: torch.Tensor, truth: torch
     return int((answered & ((result.prediction != model(images).argmax(1)) | (result.radius > truth + 1e-6))).sum())
 
 
+@pytest.mark.slow
 def test_radii_of_linear_classifiers_fail_no_more_often_than_claimed(monkeypatch) -> None:
     model, images, truth = linear_trials(600)
     radii = [float(r) for r in torch.linspace(0.02, 0.75, 40)]

@@ -21,6 +21,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import rows, tracks
 
 
+@pytest.mark.slow
 def test_a_development_suite_is_tried_and_leaves_no_trace(linear_row, capsys) -> None:
     edit("params.yaml", "wall: full", "wall: none")
     before = {path: path.read_bytes() for path in Path("work/tiny").rglob("*") if path.is_file()}

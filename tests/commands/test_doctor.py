@@ -39,6 +39,7 @@ def doctor_says(*arguments: str) -> tuple[dict[str, str], int]:
     return {head[6:]: f"{head[:4].strip()} {words}" for head, _, words in lines}, result.exit_code
 
 
+@pytest.mark.slow
 def test_a_ready_checkout_passes(root) -> None:
     checks, status = doctor_says("--engine", "ray")
     assert status == 0, checks
@@ -47,6 +48,7 @@ def test_a_ready_checkout_passes(root) -> None:
     assert checks["DVC remote"] == f"ok store, {root.parent / 'remote'}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("copied")
 def test_what_an_engine_needs_is_checked_for_that_engine_alone(monkeypatch) -> None:
     Path(".dvc/config").write_text("[core]\n")

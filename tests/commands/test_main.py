@@ -21,6 +21,7 @@ def rvb(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.Com
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_outside_a_checkout_help_and_version_work_and_a_command_is_refused_in_one_line(tmp_path) -> None:
     help_text = rvb("repro", "-h", cwd=tmp_path)
     assert (help_text.returncode, "Usage: rvb" in help_text.stdout) == (0, True)

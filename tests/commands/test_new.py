@@ -31,6 +31,7 @@ def _folder(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(submissions, "FOLDER", tmp_path)
 
 
+@pytest.mark.slow
 def test_the_folder_loads_and_passes_every_check_and_a_failing_check_is_printed(tmp_path) -> None:
     result = rvb("new", "Doe2026Tiny")
     assert result.exit_code == 0

@@ -220,6 +220,7 @@ def test_a_file_that_is_of_another_row_is_refused(published) -> None:
         path.write_bytes(own)
 
 
+@pytest.mark.slow
 def test_a_row_without_its_numbers_by_image_stops_no_other_and_is_published_again(published) -> None:
     by_image = PUBLISHED / f"images/{ROWS[0]}.json"
     whole = by_image.read_bytes()

@@ -88,6 +88,7 @@ def test_what_an_attack_says_of_itself_it_can_be_asked_for(name) -> None:
         assert (module.per_image, takes(name, "indices"), takes(name, "slots")) == (True, True, True)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "norm"), CASES)
 def test_results_are_images_of_the_ball_the_same_each_time_and_nothing_else_has_changed(name, norm, images) -> None:
     network, (x, labels), threat = model(), images, ThreatModel(norm=norm, eps=EPS[norm])

@@ -93,6 +93,7 @@ def certified(name: str, make: Callable[[], nn.Sequential]) -> torch.Tensor:
     return certify(name, *balanced(make))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "make"), CASES, ids=IDS)
 def test_radii_are_float64_and_nothing_else_has_changed(name, make) -> None:
     model, labels = balanced(make)
@@ -155,6 +156,7 @@ def broken_inside(model: nn.Sequential, labels: torch.Tensor, radii: torch.Tenso
     return broken
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "make"), CASES, ids=IDS)
 @pytest.mark.parametrize("most", few([1], [6]))
 def test_no_attack_breaks_an_image_inside_its_certified_ball(name, make, most) -> None:

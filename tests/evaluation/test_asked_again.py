@@ -125,6 +125,7 @@ COUPLED = "get another answer in a process that has seen nothing"
 KNOWN = "under noise that was not known beforehand there are"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -139,6 +140,7 @@ def test_votes_that_depend_on_others_or_knew_the_noise_are_refused(kind, words) 
             checked(kind)
 
 
+@pytest.mark.slow
 def test_without_the_check_such_votes_would_carry_larger_radii() -> None:
     def radius(kind: Callable[[], Answer]) -> float:
         return float(smooth(Model(kind), IMAGES, range(len(IMAGES)), [0.1, 0.3], **RULES, batch_size=64).radius.mean())

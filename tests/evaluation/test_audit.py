@@ -57,6 +57,7 @@ def test_a_sound_certificate_passes_and_everything_was_tried(make) -> None:
     assert (result.ties, result.float64_disagreements) == (4, 0)
 
 
+@pytest.mark.slow
 def test_without_certified_images_layers_are_audited_and_without_layers_or_a_linear_head_balls() -> None:
     model, labels = favoured(flat())
     result = audited(model, labels, ZERO, certify)
@@ -185,6 +186,7 @@ def test_verdicts_that_are_wrong_or_differ_in_float64_are_refused_for_certified_
         Audit(rounding, GREY, labels, ZERO + 1, "row").disagreements(4)
 
 
+@pytest.mark.slow
 def test_a_network_whose_bounds_are_halved_is_caught_end_to_end(monkeypatch) -> None:
     """Where layers are not audited: attacks and plants on the network of such a certificate."""
     honest = local.NetworkBound.margin_drop

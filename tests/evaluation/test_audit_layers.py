@@ -53,6 +53,7 @@ def honest_tally(place: int) -> audited.Tally:
     return audit_layers(model, x, [7, 8, 9], "row", effort=EFFORT)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("place", "kind", "method", "factor"), LIES, ids=lambda v: getattr(v, "__name__", str(v)))
 def test_a_bound_of_a_layer_that_is_too_small_is_caught(place, kind, method, factor, monkeypatch) -> None:
     model, x = one_layer(place)

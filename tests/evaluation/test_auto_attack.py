@@ -17,6 +17,7 @@ from benchmark.evaluation.own_model import PRODUCTS
 from benchmark.runtime.errors import BenchmarkError
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("engine", "norm"), few([("fast", "Linf"), ("fast", "L2")], [("reference", "Linf")]))
 def test_robust_is_right_when_clean_and_beyond_the_exact_radius(model, images, labels, norm, engine) -> None:
     """Whether or not the caller's torch is in inference mode."""
@@ -37,6 +38,7 @@ def test_robust_is_right_when_clean_and_beyond_the_exact_radius(model, images, l
     assert not result.warnings
 
 
+@pytest.mark.slow
 def test_an_image_fares_the_same_in_any_batch(model, images, labels) -> None:
     eps = float(model.radius(images, labels, "L2")[:11].median())
     whole, small = (auto_attack(model, images, labels, norm="L2", eps=eps, batch_size=size) for size in (128, 5))

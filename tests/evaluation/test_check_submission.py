@@ -57,6 +57,7 @@ def test_a_linear_model_passes_and_rows_that_are_not_reached_in_time_fail(folder
     assert f"rvb check {NAME}-small" in late.found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "forward", "init", "words"),
     [
@@ -140,6 +141,7 @@ def test_an_open_model_may_be_random_and_without_gradients(folder) -> None:
     assert division.startswith("open: the model is random")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("old", "new", "name", "words"),
     [
@@ -157,6 +159,7 @@ def test_a_bad_submission_yaml_is_found(folder, old, new, name, words) -> None:
     assert words in failed()[name]
 
 
+@pytest.mark.slow
 def test_missing_files_fail(folder) -> None:
     (folder / "test_method.py").unlink()
     (folder / "README.md").write_text("# nothing\n")

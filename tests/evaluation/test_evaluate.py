@@ -21,6 +21,7 @@ from benchmark.evaluation.run_attack import Attack
 from benchmark.runtime.errors import BenchmarkError
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_auto_attack_and_the_report_has_them(model, images, labels, tmp_path) -> None:
     eps = float(model.radius(images, labels, "L2")[:11].median())
     report = benchmark.evaluate(model, images, labels, attacks=[("Linf", "2/255"), ("l2", eps)], batch_size=5)

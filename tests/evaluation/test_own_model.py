@@ -139,6 +139,7 @@ def test_models_that_cannot_be_evaluated_are_refused_in_one_line(images, labels,
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_other_dtypes_of_images_and_labels_are_taken(model, images, labels) -> None:
     eps = float(model.radius(images, labels, "Linf")[:11].median())
     plain = attacked(model, images, labels, eps=eps)
@@ -354,6 +355,7 @@ def test_one_image_without_a_finite_gradient_costs_no_other_its_verdict(model, i
         assert any("not finite at images 3" in words for words in warnings)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("everywhere", [True, False], ids=["everywhere", "away from the clean images"])
 def test_a_model_whose_gradients_are_not_finite_is_not_evaluated(model, images, labels, everywhere) -> None:
     """Its logits are the plain model's; only where they are asked for is every gradient NaN."""
@@ -367,6 +369,7 @@ def test_a_model_whose_gradients_are_not_finite_is_not_evaluated(model, images, 
         attacked(Through(model, after=blinds), images, labels, eps=0.004)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("classes", [2, 3])
 def test_two_and_three_classes_are_attacked_without_the_part_that_is_not_defined(images, classes) -> None:
     few = Linear(classes=classes)

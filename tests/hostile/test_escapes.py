@@ -292,6 +292,7 @@ def test_attempts_fail_and_leave_no_trace(place) -> None:
     assert came_through(ATTEMPTS, place) == []
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", EXHAUSTING)
 def test_what_takes_all_there_is_takes_no_more_than_its_limit(place, name) -> None:
     """Each in a process of its own, which is of no use afterwards."""
@@ -335,6 +336,7 @@ def _end(code: str, channel) -> None:
     time.sleep(600)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ENDS)
 def test_however_it_ends_the_evaluator_gets_one_line(name) -> None:
     code, words = ENDS[name]

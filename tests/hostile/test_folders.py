@@ -73,6 +73,7 @@ def other(linear_row):
     generate.write()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_folder_stops_its_own_row_alone(other, capfd, name) -> None:
     change, words = BROKEN[name]

@@ -115,6 +115,7 @@ measures: [{measure: clean}, {measure: mine}]
 FORGED = "def mine(model, images, labels, *, seed):\n    return {'mine': 0.5}\n"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("forged", ["'clean': 1.0", "'mine: x': float('nan')"])
 def test_a_measure_of_a_study_answers_for_itself_alone(linear_row, capfd, forged) -> None:
     """Its process answers, past the checks of what a measure returns, for the evaluator's own measure."""

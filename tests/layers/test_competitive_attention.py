@@ -78,6 +78,7 @@ def test_the_excess_is_the_projection_onto_the_nearest_face(own, window) -> None
             torch.testing.assert_close(layer.excess(scores[None])[0], by_faces(scores, own), atol=1e-12, rtol=0)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_jacobian_is_orthogonal(name) -> None:
     layer = LAYERS[name].double()
@@ -89,6 +90,7 @@ def test_the_jacobian_is_orthogonal(name) -> None:
     assert all((a - b).norm() > 0.01 for a, b in zip(moved, x, strict=True)), "and it does something"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_window_by_hand(name) -> None:
     """F(X) = X - 2 W^T Pi(W X), written out token by token with the neighbours named."""
@@ -154,6 +156,7 @@ def climbed(matrix: Matrix, seed: int, steps: int) -> float:
     return best
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("layer", [competitive(), cone()], ids=["simplex", "cone"])
 @pytest.mark.parametrize("seed", few([0, 1], range(2, 300)))
 def test_ascent_over_weights_and_inputs_stays_at_1_and_catches_a_longer_step(layer, seed) -> None:
@@ -162,6 +165,7 @@ def test_ascent_over_weights_and_inputs_stays_at_1_and_catches_a_longer_step(lay
     assert climbed(Matrix(layer, 2.1), seed, 60) > 1.05
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("seed", few([0], range(1, 60)))
 def test_no_move_across_walls_grows(name, seed) -> None:

@@ -59,6 +59,7 @@ def damp(tmp_path):
     del kinds.BY_NAME["Damp"], kinds.BY_TYPE[module.Damp]
 
 
+@pytest.mark.slow
 def test_a_layer_of_one_file_is_described_rebuilt_bounded_certified_and_attacked(damp) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(damp(0.3), nn.Flatten(), NormalisedHead(16, 3)).eval().requires_grad_(False)

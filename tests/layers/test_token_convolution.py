@@ -62,6 +62,7 @@ ADVERSARIAL = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ADVERSARIAL)
 @pytest.mark.parametrize(("kernels", "norm"), few([((3,), 0.25), ((7, 3), 30.0)], [((5, 1), 1.0)]))
 def test_no_kernel_makes_the_norm_larger_than_promised(name, kernels, norm) -> None:

@@ -72,6 +72,7 @@ def test_the_page_names_who_broke_what_escaped(tmp_path) -> None:
     assert "Broken by others" not in (tmp_path / "site/models/B-v/index.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_page_withdraws_a_contradicted_certificate(tmp_path) -> None:
     text = page(tmp_path, rows(tmp_path, range(1), certified=0.6), "models/A-v/index.html")
     assert "image 0 is certified at l2 0.6 and was broken at l2 0.5: the certificate is wrong" in text

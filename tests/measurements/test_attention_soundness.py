@@ -26,6 +26,7 @@ def test_trials_break_no_attention_bound() -> None:
             break
 
 
+@pytest.mark.slow
 def test_a_bound_that_is_too_small_is_caught() -> None:
     """The trials have teeth: they reach within a tenth of the tight bound, so one cut by that much would fail."""
     share = max(

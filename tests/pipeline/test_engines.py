@@ -282,6 +282,7 @@ def test_each_kind_of_row_says_what_it_is(serial) -> None:
         assert really_imported(serial, name, "tiny", row) == planned_code(serial, row, name), name
 
 
+@slow
 def test_nothing_private_of_dvc_ray_or_submitit_is_imported() -> None:
     for path in (ROOT / "benchmark").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -185,6 +185,7 @@ def test_of_the_same_weights_one_image_may_differ() -> None:
         assert outside(decided(Built(record, images, ELSEWHERE))) == metrics
 
 
+@pytest.mark.slow
 def test_the_rate_of_false_alarms_of_the_whole_table_is_as_stated() -> None:
     """Each image that changed became better or worse by a fair coin: no more tables fail than the stated share."""
     stream, tables, alarms = np.random.default_rng(0), 200, 0

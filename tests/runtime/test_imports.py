@@ -28,6 +28,7 @@ def sources(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in Path(folder).rglob("*.py"))
 
 
+@pytest.mark.slow
 def test_submissions_and_the_benchmark_know_each_others_public_parts_alone() -> None:
     """The code of a stage is followed through files of benchmark/, never its __init__.py, and within one submission."""
     parts = ("specs", "records", "layers", "training", "attacks", "certificates", "data")

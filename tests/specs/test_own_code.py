@@ -52,6 +52,7 @@ def built() -> object:
     return methods.build(submissions.load(NAME), "small", tracks.load("tiny"))
 
 
+@pytest.mark.slow
 def test_an_edit_of_a_file_that_the_method_imports_or_may_read_makes_its_stages_stale_and_no_other_does(helped) -> None:
     assert built()
     before = digests()

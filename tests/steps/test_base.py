@@ -21,6 +21,7 @@ from benchmark.specs.rows import load_row
 from benchmark.steps.base import stands
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("changed", ["code", "settings"])
 def test_what_changes_while_a_stage_runs_leaves_no_result(linear_row, monkeypatch, changed) -> None:
     """DVC would note the new code or settings beside the old result."""
@@ -89,6 +90,7 @@ WHOLE = "return super().forward(x)"
 EXITS = f"{WHOLE} if len(x) == 2 or not x.requires_grad else sys.exit(0)"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("stage", "forward", "words"),
     [
@@ -128,6 +130,7 @@ def test_a_suffix_is_for_steps_that_have_several(linear_row) -> None:
         run_stage("trian", *NAMES)
 
 
+@pytest.mark.slow
 def test_a_result_of_the_same_key_is_kept_and_one_that_was_touched_is_not(linear_row, capsys) -> None:
     folder = ROW / "attack-papers"
     inputs.write("tiny")

@@ -41,6 +41,7 @@ def test_what_the_pictures_broke_counts_and_contradicts_a_certificate() -> None:
         evidence.check_sandwich(lies, "row")
 
 
+@pytest.mark.slow
 def test_the_stage_draws_the_same_bytes_and_the_record_names_them(linear_row) -> None:
     with pytest.raises(BenchmarkError, match="declares no pictures"):
         run_stage("pictures", *NAMES)

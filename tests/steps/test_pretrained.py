@@ -36,6 +36,7 @@ def checkpoint(linear_row) -> str:
     return hashlib.sha256(Path("weights/given.pt").read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_trained_one(linear_row, checkpoint) -> None:
     run_stage("collect", *NAMES)
     trained = tiny_linear_row.record()

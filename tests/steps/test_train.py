@@ -115,6 +115,7 @@ def test_bad_recipes_are_refused(recipe, old, new, message) -> None:
     assert not (ROW / "train").exists()
 
 
+@pytest.mark.slow
 def test_the_last_epochs_of_a_row_are_augmented_as_its_recipe_says(recipe) -> None:
     found = []
     for words in ("{}", "{erasing: 1.0}"):

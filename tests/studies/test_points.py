@@ -118,6 +118,7 @@ def load() -> grids.Grid:
     return grids.load("Tiny2026Linear", "grid", "tiny")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("project", "walled")
 def test_a_study_keeps_its_points_and_publishes_them() -> None:
     run_stage("data", "tiny")
@@ -141,6 +142,7 @@ def test_a_study_keeps_its_points_and_publishes_them() -> None:
     assert collect_study(load()).study.figure
 
 
+@pytest.mark.slow
 def test_a_scatter_of_numbers_is_refused_and_one_of_a_measure_that_is_left_out_is_not(project) -> None:
     edit(STUDY, "measures: [confidence]", "measures: [clean, PGD]")
     with pytest.raises(BenchmarkError, match="scatter draws points; clean, PGD give numbers; draw bars, or name"):

@@ -150,6 +150,7 @@ ONE = ("seeds: [0, 1]\ncells:\n  - {name: as it is}\n", "seeds: [0]\ncells:\n") 
 OPTIONAL = "  - {measure: confidence, name: dear, images: 3, needs: PACKAGE, parameters: {shrink: 2}}\n"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("package", ["no_such_package", "json"])
 def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_not(studied, capfd, package) -> None:
     run_stage("data", "tiny")
@@ -172,6 +173,7 @@ def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_no
     assert any(column.label.startswith(label) for column in page.columns) == there
 
 
+@pytest.mark.slow
 def test_a_measure_of_some_cells_is_taken_of_their_networks_alone(studied) -> None:
     """The second cell alone has a certificate, which the measure does not name."""
     run_stage("data", "tiny")

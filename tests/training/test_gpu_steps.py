@@ -103,6 +103,7 @@ def test_an_attack_sees_the_rounding_of_mixed_precision_and_whole_images() -> No
     assert steps.learning(IMAGES).dtype == torch.float32
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("objective", "attack", "changes"),
     [*((*case, {}) for case in EVERY), (*EVERY[0], {"sam": 0.05, "clip_norm": 1.0, "keep_zeros": True})],
@@ -138,6 +139,7 @@ def test_penalties_neither_wait_for_the_device_nor_copy_to_it(name, factors) -> 
     assert any(p.grad is not None for p in network.parameters())
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("_uncompiled")
 @pytest.mark.parametrize("changes", [{}, {"sam": 0.05}, {"accumulation": 2}, {"ema": 0.9}])
 def test_a_captured_run_is_the_run_that_is_not(tmp_path, changes) -> None:

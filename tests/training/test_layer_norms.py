@@ -47,6 +47,7 @@ def dense(layer: nn.Module, shape: tuple[int, ...]) -> float:
     return float(torch.linalg.matrix_norm(jacobian.double(), ord=2))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("layer", "shape"), LINEAR, ids=str)
 def test_linear_layers_against_dense_singular_values(layer, shape) -> None:
     layer = copy.deepcopy(layer).float().requires_grad_(True)
@@ -95,6 +96,7 @@ def test_the_gradient_is_that_of_the_norm() -> None:
     assert torch.allclose(layer.weight.grad, torch.outer(u[:, 0], vh[0]), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_residual_is_one_more_than_its_body_and_sequences_multiply() -> None:
     body = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
     norms = norms_of(Residual(body), (3, 4))
@@ -139,6 +141,7 @@ def test_l2_attention_takes_the_less_of_two_forms(uneven) -> None:
     assert float(norms_of(layer, (4, 6)).upper()[0]) == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_weight_that_was_zero_is_seen_again() -> None:
     layer = nn.Linear(4, 4)
     before = layer.weight.detach().clone()

@@ -50,6 +50,7 @@ RESUMED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", RESUMED)
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, case) -> None:
     make, objective, rules, stop = RESUMED[case]

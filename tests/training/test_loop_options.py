@@ -161,6 +161,7 @@ def everything(checkpoint: Path, **options):
     )  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_stopped_run_resumes_to_the_same_bytes_with_every_option_on(tmp_path, monkeypatch, optimizer) -> None:
     monkeypatch.setitem(EVERYTHING, "optimizer", optimizer)

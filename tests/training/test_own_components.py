@@ -107,6 +107,7 @@ def own_code(stage: str, row: tuple[str, str]) -> set[str]:
     return {path.name for path in stage_code(stage, *row) if path.parts[0] == "submissions"}
 
 
+@pytest.mark.slow
 def test_they_train_and_their_files_are_dependencies_of_the_stage_alone(own) -> None:
     trained = train()["training"]
     assert trained["selected_by"] == "validation accuracy of my own"
@@ -174,6 +175,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("old", "new", "words"), REFUSED)
 def test_what_is_wrong_is_one_line(own, old, new, words) -> None:
     assert old in OBJECTIVE
@@ -185,6 +187,7 @@ def test_what_is_wrong_is_one_line(own, old, new, words) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_parameters_are_checked_by_their_types(own) -> None:
     for parameters, words in (
         ({"factor": -1.0}, "factor -1.0 should be greater than 0"),
@@ -204,6 +207,7 @@ def test_without_a_submission_a_component_is_the_benchmarks(own) -> None:
         methods.component("training", "scaled", {}, "")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("history", ["[]", "{'loss': float('nan')}", "{'loss': place}", "{'loss': '\\x1b[2J'}", "None"])
 def test_the_history_of_a_preparation_is_json_of_finite_numbers(own, history) -> None:
     text = (FOLDER / "scaling.py").read_text()

@@ -66,6 +66,7 @@ def test_several_processes_take_the_steps_of_one(tmp_path, count, rules) -> None
     assert max(float((weights[name] - alone[name]).abs().max()) for name in alone) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", few([2], [4]))
 def test_so_many_processes_train_the_same_network_every_time_also_after_a_stop(tmp_path, count) -> None:
     rules = spec(epochs=2, **EVERYTHING | {"batch_size": 20})
@@ -189,6 +190,7 @@ def test_what_is_no_exchange_is_refused(count, message) -> None:
         exchange([SimpleNamespace(owner="submissions/X")] * count, message, {}, 0.0)
 
 
+@pytest.mark.slow
 def test_gpus_exchange_among_themselves_what_goes_through_the_evaluator_elsewhere(tmp_path) -> None:
     """Here by Gloo between processors. Of two numbers the sum is the same in either order."""
     rules = spec(epochs=2, **EVERYTHING | {"batch_size": 10})

@@ -60,6 +60,7 @@ def normalised(seed: int) -> nn.Sequential:
 NETWORKS = {"relu": convolutional, "clipped": partial(convolutional, clipped=True, theta=0.1), "normalised": normalised}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("norms", [exact_norms, global_norms])
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(("seed", "radius"), [(0, 0.05), (2, 1.0)])
@@ -192,6 +193,7 @@ def test_a_score_counts_images_that_no_point_nearby_changes(tmp_path, name) -> N
     assert 0.4 < objective.score(model, images, labels) <= float(correct.float().mean())
 
 
+@pytest.mark.slow
 def test_thresholds_stay_at_zero_or_above(tmp_path) -> None:
     lowest = {}
     for name in ("standard", *OBJECTIVES):

@@ -12,6 +12,7 @@ from benchmark.attacks.prediction import MIN_ROWS
 NORMS = pytest.mark.parametrize("norm", ["Linf", "L2"])
 
 
+@pytest.mark.sweep
 @NORMS
 @pytest.mark.parametrize("loss", ["ce", "dlr-targeted"])
 def test_apgd_visits_the_points_that_the_authors_file_visits(norm, loss, monkeypatch) -> None:
@@ -61,6 +62,7 @@ def test_apgd_visits_the_points_that_the_authors_file_visits(norm, loss, monkeyp
     assert bool(stood_still) is (norm == "Linf")
 
 
+@pytest.mark.slow
 def test_only_runs_that_nearly_broke_an_image_start_again(monkeypatch) -> None:
     """Nearness counted anew from the points that the model was asked about; starts are drawn from streams of their own."""
     model, eps, begun = Watched(), RADII["Linf"], []

@@ -174,6 +174,7 @@ def test_a_search_asks_the_model_itself_about_what_it_finds() -> None:
     assert search.broken.tolist() == [False] * 2 + [True] * 6
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.1), ("L2", 0.5)])
 def test_slots_and_company_change_no_bit_for_a_model_with_attention(norm, eps) -> None:
     assert_slots_and_company_change_no_bit(one_block(), grey_images(8), ThreatModel(norm=norm, eps=eps))

@@ -58,6 +58,7 @@ class Dealt:
         return shape.T if self.fields["turn"] else shape
 
 
+@pytest.mark.sweep
 @NORMS
 @pytest.mark.parametrize("channels", [1, 2])
 def test_square_walks_the_chain_that_the_authors_file_walks(norm, channels, monkeypatch) -> None:

@@ -36,6 +36,7 @@ def network(layer: nn.Module) -> nn.Sequential:
     return nn.Sequential(*parts, NormalisedHead(108, 3)).eval().requires_grad_(False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_network_is_rebuilt_certified_and_audited(name) -> None:
     model, images = network(LAYERS[name]()), torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(1))

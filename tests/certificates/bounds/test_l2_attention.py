@@ -193,6 +193,7 @@ def windows_of(seed: int, *, shift: int = 0, bias: float = 1.0) -> L2WindowAtten
     return layer
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_jacobian_exceeds_the_constant_of_windows_and_every_lemma_holds(kind) -> None:
     """Forty random heads of each kind; a mask only lowers, so the constant is the one without it."""

@@ -178,6 +178,7 @@ def test_a_residual_rounds_by_its_input_and_its_branch() -> None:
     assert (exact_layer_bound(layer, x).rounding(still) >= inside + 2.0**-24 * parts).all()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("layer", "shape"), [*CURVED.values(), *LINEAR], ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize("scale", few([1.0], [0.1, 10.0]))
 def test_no_layer_rounds_more_than_its_bound(layer, shape, scale) -> None:

@@ -57,6 +57,7 @@ def test_each_number_says_of_how_many_images_it_is() -> None:
     assert image_radii(table).n == ATTACKED
 
 
+@pytest.mark.slow
 def test_the_row_is_replayed_in_a_sandbox_and_its_board_says_it() -> None:
     edit("params.yaml", "wall: none", "wall: full")
     result = rvb("verify", NAME)
@@ -67,6 +68,7 @@ def test_the_row_is_replayed_in_a_sandbox_and_its_board_says_it() -> None:
     assert "Percent of 12 or 20 test images" in rvb("board").output
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("names", [[f"{FGSM}:success"], [f"{FGSM}:l2"], [f"{PGD}:margin"], None])
 def test_an_attacked_image_that_is_left_out_is_seen(names) -> None:
     every = [n for n in pq.read_table(EVIDENCE).column_names if ":" in n or n.startswith(("probe ", "probed "))]
