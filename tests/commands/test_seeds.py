@@ -20,6 +20,8 @@ from benchmark.runtime import git
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import seeds
 
+pytestmark = pytest.mark.slow
+
 ID = "Tiny2026Linear-small-seeds"
 SEEDS = ("Tiny2026Linear-small", "seeds", "--track", "tiny")
 PUBLISH = ("publish", "Tiny2026Linear-small", "--study", "seeds", "--track", "tiny")
@@ -69,7 +71,6 @@ def test_a_published_study_holds_every_images_verdict_and_stands_in_the_list(pro
     assert re.search(r"study Tiny2026Linear-small seeds --track tiny .*\(seeds 0 to 0\); published study", rvb("list"))
 
 
-@pytest.mark.slow
 def test_one_retrained_run_is_compared_and_marked(published, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(published.copy(tmp_path / "copy").root)
     monkeypatch.setattr(seeds, "TRAININGS", 1)

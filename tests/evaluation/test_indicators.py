@@ -23,6 +23,8 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import tracks
 from benchmark.specs.threat import AttackSpec, ThreatModel
 
+pytestmark = pytest.mark.slow
+
 LINF, L2 = ThreatModel(norm="Linf", eps=0.1), ThreatModel(norm="L2", eps=0.4)
 SHAPE = (1, 6, 6)
 N = 100
@@ -43,7 +45,6 @@ def failing(found: probes.ProbeResults, threat: ThreatModel = LINF) -> set[str]:
     return {s.name for s in indicators.failure_indicators(found, threat, probes.radii(threat, SHAPE)) if not s.sound}
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("threat", [LINF, L2], ids=lambda t: t.norm)
 def test_a_sound_network_raises_no_warning(threat) -> None:
     results, balls = measured(trained(), threat), probes.radii(threat, SHAPE)
@@ -59,7 +60,6 @@ def test_a_sound_network_raises_no_warning(threat) -> None:
     assert [norm for _, norm in norms.quantiles] == sorted(norm for _, norm in norms.quantiles)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.Tanh])
 @pytest.mark.parametrize("seed", draws([0], range(1, 4)))
 def test_sound_networks_of_other_kinds_raise_no_warning(activation, seed) -> None:
@@ -74,7 +74,6 @@ def test_sound_networks_of_other_kinds_raise_no_warning(activation, seed) -> Non
         assert failing(probes.measure(model, images, labels, threat, batch_size=50), threat) == set()
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "warnings", "others"),
     [
@@ -98,7 +97,6 @@ def test_masked_gradients_raise_the_right_warnings_alone(kind, warnings, others)
         assert not (results["steps 100"] <= 0).any()
 
 
-@pytest.mark.slow
 def test_measuring_again_and_resuming_give_the_same_numbers() -> None:
     order, rest = list[str](), list[str]()
     whole = measured(trained(), keep=lambda name, _: order.append(name))
@@ -112,7 +110,6 @@ def test_measuring_again_and_resuming_give_the_same_numbers() -> None:
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
-@pytest.mark.slow
 def test_probed_margins_are_those_of_images_in_the_ball() -> None:
     images, labels = blobs(20)
     clean, model = measured(trained())["clean"][:20], trained()

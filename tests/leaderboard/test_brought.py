@@ -16,6 +16,8 @@ from benchmark.specs.base import to_json
 from leaderboard import build, readme
 from leaderboard.rank import Row, rank
 
+pytestmark = pytest.mark.slow
+
 TRACK = tracks.load("digits")
 HOSTILE = "<b>Jane</b> | [Doe](x)"
 IMAGES = {"A-v": {"robust Linf 0.15": "1" * 70 + "0" * 30}, "B-v": {"robust Linf 0.15": "1" * 40 + "0" * 60}}
@@ -57,7 +59,6 @@ def test_a_row_falls_by_what_others_broke(tmp_path) -> None:
     assert build.table(board_rows, TRACK).splitlines()[2].startswith("A-v,0.97,0.35,0.3,")
 
 
-@pytest.mark.slow
 def test_the_page_names_who_broke_what_escaped(tmp_path) -> None:
     text = page(tmp_path, rows(tmp_path, range(2)), "index.html")
     cell = site_rows.board_row(text, "A-v")
@@ -72,7 +73,6 @@ def test_the_page_names_who_broke_what_escaped(tmp_path) -> None:
     assert "Broken by others" not in (tmp_path / "site/models/B-v/index.html").read_text()
 
 
-@pytest.mark.slow
 def test_the_page_withdraws_a_contradicted_certificate(tmp_path) -> None:
     text = page(tmp_path, rows(tmp_path, range(1), certified=0.6), "models/A-v/index.html")
     assert "image 0 is certified at l2 0.6 and was broken at l2 0.5: the certificate is wrong" in text

@@ -25,8 +25,9 @@ from benchmark.specs import methods
 from benchmark.specs.rows import load_row
 from benchmark.specs.threat import ThreatModel
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_an_attack_that_finds_nothing_changes_no_number(linear_row) -> None:
     before = robust(linear_row)
     assert 5 < before < record().clean.count
@@ -35,7 +36,6 @@ def test_an_attack_that_finds_nothing_changes_no_number(linear_row) -> None:
     assert (attack.suite, attack.id, attack.accuracy.count) == ("adaptive", "brought-L2-0.5", record().clean.count)
 
 
-@pytest.mark.slow
 def test_an_attack_that_breaks_images_lowers_the_number_by_exactly_those(linear_row) -> None:
     before = robust(linear_row)
     after = robust(linear_row, EXACT)
@@ -53,7 +53,6 @@ def test_an_attack_that_breaks_images_lowers_the_number_by_exactly_those(linear_
     assert int((logits.argmax(2) == labels).all(0).sum()) == after, "replayed without the harness"
 
 
-@pytest.mark.slow
 def test_images_count_by_their_distance_whatever_radius_they_were_looked_for_in(linear_row) -> None:
     """The same attack in a ball twice as large moves every image too far to count; in a smaller one, all it breaks count."""
     before = robust(linear_row)
@@ -98,7 +97,6 @@ def test_an_attack_that_fails_is_refused_by_name(linear_row, code, message) -> N
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -132,14 +130,12 @@ def test_a_contributed_file_gets_copies(linear_row) -> None:
     assert GIVEN[0][1].weight.all()
 
 
-@pytest.mark.slow
 def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> None:
     """On a linear model, but for the box and for ties in a last digit."""
     exact = robust(linear_row, EXACT)
     assert 0 <= exact - robust(linear_row, readme_example(), BROUGHT + ", parameters: {steps: 50}") <= 1
 
 
-@pytest.mark.slow
 def test_a_radius_that_a_contributed_attack_alone_refutes_is_never_published(linear_row) -> None:
     robust(linear_row, EXACT)
     submission = Path("submissions/Tiny2026Linear/submission.yaml")
@@ -158,7 +154,6 @@ def test_a_radius_that_a_contributed_attack_alone_refutes_is_never_published(lin
     assert (ROW / "record/record.json").read_bytes() == before[1]
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_reviewers_attack_lowers_the_number(project) -> None:
     """Through DVC: only the new step runs, and the steps that count it."""
@@ -192,7 +187,6 @@ def test_a_reviewers_attack_lowers_the_number(project) -> None:
     assert f"<b>{100 * new.robust[1].accuracy.value:.1f}</b>" in (site / "index.html").read_text()
 
 
-@pytest.mark.slow
 def test_components_run_in_turn_on_what_stands(linear_row) -> None:
     code = EXACT.replace("*, seed)", "*, seed, component)").replace(
         "    weight,", "    if component == 'idle':\n        return images\n    weight,"
@@ -202,7 +196,6 @@ def test_components_run_in_turn_on_what_stands(linear_row) -> None:
     assert remaining["idle"] == record().clean.count > remaining["exact"]
 
 
-@pytest.mark.slow
 def test_a_spec_may_name_an_attack_of_the_benchmark_with_other_parameters(linear_row) -> None:
     more = "attack: pgd, name: long_pgd, norm: L2, eps: 0.5, parameters: {steps: 40, step_size: 0.1}"
     before = robust(linear_row)
@@ -213,7 +206,6 @@ def test_a_spec_may_name_an_attack_of_the_benchmark_with_other_parameters(linear
         robust(linear_row, "", more.replace("name: long_pgd, ", ""))
 
 
-@pytest.mark.slow
 def test_a_submissions_own_file_serves_adaptive_alone_never_the_tracks_suites(linear_row) -> None:
     """Else a submission could put a weaker pgd in place of the track's."""
     folder = linear_row.root / "submissions/Tiny2026Linear"

@@ -21,6 +21,8 @@ from benchmark.specs import components, methods
 from benchmark.specs.rows import load_row
 from benchmark.studies import grids
 
+pytestmark = pytest.mark.slow
+
 sandboxed = pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox")
 FOLDER = Path("submissions/Tiny2026Linear")
 TUNED = ("tiny", "Tiny2026Linear-tuned")
@@ -107,7 +109,6 @@ def own_code(stage: str, row: tuple[str, str]) -> set[str]:
     return {path.name for path in stage_code(stage, *row) if path.parts[0] == "submissions"}
 
 
-@pytest.mark.slow
 def test_they_train_and_their_files_are_dependencies_of_the_stage_alone(own) -> None:
     trained = train()["training"]
     assert trained["selected_by"] == "validation accuracy of my own"
@@ -129,7 +130,6 @@ def test_the_example_in_the_docs_is_one(own) -> None:
     assert train()["training"]["selected_by"] == "validation accuracy"
 
 
-@pytest.mark.slow
 def test_a_cell_of_a_study_that_starts_from_another_has_them(own) -> None:
     (FOLDER / "studies").mkdir()
     (FOLDER / "studies/one.yaml").write_text(yaml.safe_dump(STUDY))
@@ -175,7 +175,6 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(("old", "new", "words"), REFUSED)
 def test_what_is_wrong_is_one_line(own, old, new, words) -> None:
     assert old in OBJECTIVE
@@ -187,7 +186,6 @@ def test_what_is_wrong_is_one_line(own, old, new, words) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.slow
 def test_parameters_are_checked_by_their_types(own) -> None:
     for parameters, words in (
         ({"factor": -1.0}, "factor -1.0 should be greater than 0"),
@@ -207,7 +205,6 @@ def test_without_a_submission_a_component_is_the_benchmarks(own) -> None:
         methods.component("training", "scaled", {}, "")
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("history", ["[]", "{'loss': float('nan')}", "{'loss': place}", "{'loss': '\\x1b[2J'}", "None"])
 def test_the_history_of_a_preparation_is_json_of_finite_numbers(own, history) -> None:
     text = (FOLDER / "scaling.py").read_text()
@@ -242,7 +239,6 @@ raid("imported")
 
 
 @sandboxed
-@pytest.mark.slow
 def test_none_reaches_the_evaluator(own, capfd) -> None:
     """Each tries, when it is imported and when it is called, to write files, read test images and change the evaluator."""
     hostile = HOSTILE.replace("HOME", repr(str(Path.cwd())))

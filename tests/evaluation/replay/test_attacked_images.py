@@ -20,6 +20,8 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import tracks
 from leaderboard.image_radii import image_radii
 
+pytestmark = pytest.mark.slow
+
 ALL, ATTACKED = 20, 12  # two batches
 TRACK = Path("benchmark/tracks/tiny.yaml")
 
@@ -40,7 +42,6 @@ def row(trained: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(trained.copy(tmp_path / "row").root)
 
 
-@pytest.mark.slow
 def test_each_number_says_of_how_many_images_it_is() -> None:
     record = Record.model_validate_json(RECORD.read_text())
     assert (record.n, record.clean.n) == (ALL, ALL)
@@ -57,7 +58,6 @@ def test_each_number_says_of_how_many_images_it_is() -> None:
     assert image_radii(table).n == ATTACKED
 
 
-@pytest.mark.slow
 def test_the_row_is_replayed_in_a_sandbox_and_its_board_says_it() -> None:
     edit("params.yaml", "wall: none", "wall: full")
     result = rvb("verify", NAME)
@@ -68,7 +68,6 @@ def test_the_row_is_replayed_in_a_sandbox_and_its_board_says_it() -> None:
     assert "Percent of 12 or 20 test images" in rvb("board").output
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("names", [[f"{FGSM}:success"], [f"{FGSM}:l2"], [f"{PGD}:margin"], None])
 def test_an_attacked_image_that_is_left_out_is_seen(names) -> None:
     every = [n for n in pq.read_table(EVIDENCE).column_names if ":" in n or n.startswith(("probe ", "probed "))]

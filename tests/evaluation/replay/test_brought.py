@@ -30,7 +30,7 @@ from benchmark.pipeline import generate
 from benchmark.specs import tracks
 from benchmark.specs.rows import load_rows
 
-pytestmark = pytest.mark.usefixtures("verified_row")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("verified_row")]
 FILE, BROKEN = Path("brought.safetensors"), PUBLISHED / "broken" / f"{NAME}.json"
 
 

@@ -29,7 +29,7 @@ from tiny_verified import (
     sign,
 )
 
-pytestmark = pytest.mark.usefixtures("verified_row")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("verified_row")]
 FOLDER = "work/tiny/Tiny2026Linear-small"
 UNAVAILABLE = "verdicts and certificates: they need the Record's own weights and data"
 
@@ -53,7 +53,6 @@ def test_a_flipped_verdict_in_the_evidence() -> None:
     assert flipped in found()["lines"], "whoever signs it again"
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("column", "to", "what"),
     [
@@ -115,7 +114,6 @@ def test_without_a_stages_folder_the_records_own_images_are_replayed() -> None:
     assert found()["tier"] == "replayed"
 
 
-@pytest.mark.slow
 def test_swapped_weights() -> None:
     change_tensors(WEIGHTS, lambda weights: weights["1.bias"].add_(torch.linspace(-1, 1, 10)))
     content = found()
@@ -145,7 +143,6 @@ def raise_radius(factor: float) -> int:
     return image
 
 
-@pytest.mark.slow
 def test_a_certified_radius_that_was_raised() -> None:
     """Also by a sample that holds it, which the seed draws."""
     image = raise_radius(1.002)
@@ -168,7 +165,6 @@ def test_an_image_that_is_certified_and_broken() -> None:
     assert gate.startswith(f"image {image} is certified at l2 0.5 (clean margin ")
 
 
-@pytest.mark.slow
 def test_changed_counts_and_a_narrowed_interval() -> None:
     places = {"robust": "robust Linf 0.05", "certified": "certified L2 0.1", "attacks": PGD}
 
@@ -201,7 +197,6 @@ def test_more_attacked_images_than_there_are() -> None:
     assert starts(f"{name} counts 24 images of 20", found()["lines"])
 
 
-@pytest.mark.slow
 def test_evidence_images_and_data_that_lack_a_part() -> None:
     save_file({FGSM: load_file(STORED)[FGSM][:3]}, STORED)
     assert f"{FGSM} images: float32 (20, 1, 8, 8) -> torch.float32 (3, 1, 8, 8)" in found()["lines"]

@@ -39,7 +39,7 @@ from benchmark.evaluation.replay.evaluator import Evaluator
 from benchmark.evaluation.replay.findings import Verification
 from benchmark.runtime.errors import BenchmarkError
 
-pytestmark = pytest.mark.usefixtures("verified_row")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("verified_row")]
 BY_IMAGE, PUBLISHED_WEIGHTS = PUBLISHED / f"images/{NAME}.json", PUBLISHED / f"weights/{NAME}.safetensors"
 SUBMISSION, TRACK = Path("submissions/Tiny2026Linear/submission.yaml"), Path("benchmark/tracks/tiny.yaml")
 
@@ -55,7 +55,6 @@ def edit_records(change: Callable[[dict], None]) -> None:
         change_json(path, change)
 
 
-@pytest.mark.slow
 def test_an_untampered_row_holds_and_what_is_not_stored_is_named() -> None:
     result = rvb("verify", NAME)
     assert result.exit_code == 0, result.exception
@@ -82,7 +81,6 @@ def test_files_that_are_damaged_or_not_here() -> None:
     assert content["tier"] == "claimed"
 
 
-@pytest.mark.slow
 def test_a_published_record_alone_is_checked_in_itself() -> None:
     shutil.rmtree("work/tiny")
     PUBLISHED_WEIGHTS.unlink()
@@ -104,7 +102,6 @@ def test_a_published_record_alone_is_checked_in_itself() -> None:
     assert sum(f": {gate}: " in line for line in found()["lines"]) == 20
 
 
-@pytest.mark.slow
 def test_in_a_fresh_clone_the_published_weights_are_replayed() -> None:
     """Its images, weights and the package are all that is there."""
     shutil.rmtree("work/tiny")
@@ -124,7 +121,6 @@ def test_in_a_fresh_clone_the_published_weights_are_replayed() -> None:
     assert any("clean, right" in line for line in found()["lines"])
 
 
-@pytest.mark.slow
 def test_a_published_record_that_is_not_the_built_one_is_verified_by_itself() -> None:
     change_json(PUBLISHED / f"{NAME}.json", lambda record: record["robust"][1]["accuracy"].update(count=20))
     records = json.loads(rvb("verify", NAME, "--json").stdout)
@@ -159,7 +155,6 @@ def test_elsewhere_margins_may_stray_but_turn_no_verdict() -> None:
     assert any(line.startswith("image 3: clean margin: ") for line in found()["lines"])
 
 
-@pytest.mark.slow
 def test_a_damaged_row_or_the_file_of_another_does_not_hold_and_stops_no_other() -> None:
     """Also where the other row's numbers are as they should be."""
     shutil.rmtree("work/tiny")
