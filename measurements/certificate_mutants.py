@@ -26,8 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 
 import torch
-from certified_mutants import trial
-from mutations import CASES, MUTATIONS, Mutation
+from mutations import CASES, MUTATIONS, Mutation, trial
 
 
 def drawn(seed: int) -> tuple[int, list[Mutation]]:

@@ -3,16 +3,14 @@
     python measurements/gpu.py [part ...] [--minutes 8] [--out FOLDER]
 
 Each part is a script beside this one, `gpu_<part>.py`, or the GPU tests, in a process of its own that is ended when its
-time is over. Parts that time nothing run side by side. A part prints JSON objects as it goes, one a line: {"table": ...,
-column: value, ...} is a row of a table of the report. What fails is reported, and the rest goes on. After every stage of
-parts gpu.md and gpu.json are written anew, in measurements/measured unless `--out` says. It needs neither DVC nor
-robustbench, and no network.
+time is over. A part prints JSON objects as it goes, one a line: {"table": ..., column: value, ...} is a row of a table of
+the report. What fails is reported, and the rest goes on. After every part gpu.md and gpu.json are written anew, in
+measurements/measured unless `--out` says. It needs neither DVC nor robustbench, and no network.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import re
@@ -20,8 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,16 +32,12 @@ SHOWN = 12  # last lines of what a part that failed has printed
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the report: `share` of the whole time at most, unless earlier parts left more.
-
-    Neighbours of the same `stage` run side by side, each as long as the largest share allows.
-    """
+    """One part of the report: `share` of the whole time at most, unless earlier parts left more."""
 
     name: str
     title: str
     command: tuple[str, ...]
     share: float
-    stage: int = 0
 
 
 def _script(name: str) -> tuple[str, ...]:
@@ -53,12 +46,12 @@ def _script(name: str) -> tuple[str, ...]:
 
 TESTS = (sys.executable, "-m", "pytest", "-m", "gpu and not slow", "-q", "-n", "4", "tests/test_gpu.py")
 PARTS = (
-    Part("device", "The machine", _script("device"), 0.04, 0),
-    Part("sandbox", "CUDA in the sandbox", _script("sandbox"), 0.26, 1),
-    Part("tests", "The GPU's tests", TESTS, 0.26, 1),
-    Part("rows", "Rows of cifar10_jpeg from training to Record, in the sandbox", _script("rows"), 0.26, 1),
-    Part("throughput", "Training, images a second", _script("throughput"), 0.24, 2),
-    Part("engines", "AutoAttack, the fast engine and the authors' files", _script("engines"), 0.46, 3),
+    Part("device", "The machine", _script("device"), 0.03),
+    Part("sandbox", "CUDA in the sandbox", _script("sandbox"), 0.12),
+    Part("tests", "The GPU's tests", TESTS, 0.15),
+    Part("rows", "Rows of cifar10_jpeg from training to Record, in the sandbox", _script("rows"), 0.2),
+    Part("throughput", "Training, images a second", _script("throughput"), 0.2),
+    Part("engines", "AutoAttack, the fast engine and the authors' files", _script("engines"), 0.3),
 )
 
 
@@ -122,28 +115,23 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def run_all(
-    parts: Iterable[Part], minutes: float, write: Callable[[list[Result]], None], run: Callable[..., Result] = run_part
+    parts: Sequence[Part], minutes: float, write: Callable[[list[Result]], None], run: Callable[..., Result] = run_part
 ) -> list[Result]:
-    """Run the parts in `minutes` together, stage by stage, each in its share and what earlier ones left of theirs.
+    """Run the parts in `minutes` together, each in its share and what earlier ones left of theirs.
 
     Args:
-        write: called with the results so far, after each stage.
+        write: called with the results so far, after each part.
     """
     results: list[Result] = []
     until = time.monotonic() + 60 * minutes
-    stages = [[*group] for _, group in itertools.groupby(parts, key=lambda part: part.stage)]
-    shares = [max(part.share for part in stage) for stage in stages]
-    for place, stage in enumerate(stages):
+    for place, part in enumerate(parts):
         left = until - time.monotonic()
-        limit = max(LEAST, left * shares[place] / sum(shares[place:]))
+        limit = max(LEAST, left * part.share / sum(later.share for later in parts[place:]))
         if left < LEAST:
-            results += [
-                Result(part.name, part.title, problem=f"not begun: {max(left, 0):.0f} s were left") for part in stage
-            ]
+            results.append(Result(part.name, part.title, problem=f"not begun: {max(left, 0):.0f} s were left"))
         else:
-            print(f"{', '.join(part.name for part in stage)}: at most {limit:.0f} s", file=sys.stderr, flush=True)
-            with ThreadPoolExecutor(len(stage)) as pool:
-                results += pool.map(lambda part: run(part, limit), stage)  # noqa: B023 - all end before the next
+            print(f"{part.name}: at most {limit:.0f} s", file=sys.stderr, flush=True)
+            results.append(run(part, limit))
         write(results)
     return results
 

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from built_once import built_once
 from hypothesis import settings
-from tiny_project import ROOT, Project
+from tiny_project import ROOT, Project, built_once
 
 from benchmark.runtime import arithmetic
 

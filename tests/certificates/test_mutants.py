@@ -7,10 +7,9 @@ from collections import Counter
 import pytest
 import torch
 from ball_search import breaks
-from certified_mutants import predicted, trial
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from mutations import BASES, CASES, IMAGES, MUTATIONS, base, mutated
+from mutations import BASES, CASES, IMAGES, MUTATIONS, base, mutated, predicted, trial
 from searched import draws, few
 
 MUTANTS = {

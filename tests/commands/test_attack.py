@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from edited_file import edit
 from stages import run_stage, stage_code
 from tiny_linear_row import BROUGHT, EXACT, NAMES, ROW
+from tiny_project import edit
 
 from benchmark.commands.attack import audit_row, certified_rows, try_suite
 from benchmark.pipeline import generate

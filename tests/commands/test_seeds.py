@@ -9,10 +9,8 @@ from pathlib import Path
 import command
 import pytest
 import tiny_linear_row
-from built_once import built_once
-from edited_file import edit
 from stages import run_stage, run_study
-from tiny_project import Project
+from tiny_project import Project, built_once, edit
 
 from benchmark.pipeline import repro
 from benchmark.records import reproduced

@@ -4,6 +4,7 @@ in `components.OWN`.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import components
 import pytest
 import torch
+from components import assert_out_of_range
 from tiny_models import grey_images
 from torch import nn
 
@@ -19,6 +21,7 @@ from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.isometries import Absolute
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.components import typed_parameters
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import TrainingSpec
 from benchmark.training.fitting import check_recipe
@@ -177,3 +180,33 @@ def test_unknown_and_missing_parameters_are_refused_in_one_line(name) -> None:
         with pytest.raises(BenchmarkError, match=rf"{name}: .*{named}") as raised:
             check_recipe(recipe(name, parameters), owner)
         assert "\n" not in str(raised.value)
+
+
+NAN, INF = float("nan"), float("inf")
+RADII = ("gloro", "bcp", "local_lip")
+REFUSED = [
+    *((name, {"radius": radius}) for name in RADII for radius in ("big", 0.0, -1, INF, NAN, True)),
+    *((name, {"radius": 0.1, "power_steps": steps}) for name in RADII for steps in (1.5, 0)),
+    *(("bcp", {"radius": 0.1, "kappa": kappa}) for kappa in (1.0, -0.1, NAN)),
+    ("local_lip", {"radius": 0.1, "local_steps": 0}),
+    *(("trades", {"beta": beta}) for beta in (0.0, -1.0, NAN, INF)),
+    *((name, {"label_smoothing": share}) for name in ("standard", "adversarial") for share in (1.5, -0.1, NAN)),
+    *(("penalties.msvp", {"lambda_q": factor}) for factor in (-1e-3, NAN, INF, "much", True)),
+    ("penalties.msvp", {"heads": "row"}),
+]
+
+
+def component(name: str):
+    module = importlib.import_module(f"benchmark.training.{name}")
+    return module.penalty if name.startswith("penalties.") else module.objective
+
+
+@pytest.mark.parametrize(("name", "parameters"), REFUSED, ids=str)
+def test_a_value_outside_its_range_is_refused_by_name(name, parameters) -> None:
+    assert_out_of_range(component(name), **parameters)
+
+
+def test_whole_numbers_of_a_recipe_come_as_floats_and_radii_as_whole_numbers() -> None:
+    typed = typed_parameters(component("local_lip"), {"radius": 1, "local_steps": 3.0}, "the recipe")
+    assert typed == {"radius": 1.0, "local_steps": 3}
+    assert isinstance(typed["local_steps"], int)

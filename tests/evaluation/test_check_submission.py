@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from edited_file import edit
+from tiny_project import edit
 
 from benchmark.commands.submit import write_submission
 from benchmark.evaluation import check_submission as checked

@@ -12,8 +12,7 @@ import pytest
 import site_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from published_study import published
-from scattered_study import scattered
+from published_study import published, scattered
 from tiny_record import record
 
 from benchmark.records import study_table

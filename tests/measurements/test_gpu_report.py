@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -40,8 +39,8 @@ HANGS = GOOD + "\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sle
 CUT = GOOD + '\nprint(\'{"table": "cards", "na\', end=\'\', flush=True)\nimport os; os._exit(1)'
 
 
-def part(name: str, code: str, share: float = 0.5, stage: int = 0):
-    return gpu.Part(name, f"Part {name}", (sys.executable, "-c", code), share, stage)
+def part(name: str, code: str, share: float = 0.5):
+    return gpu.Part(name, f"Part {name}", (sys.executable, "-c", code), share)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_a_part_gives_its_rows_and_one_that_fails_says_how_it_ended(code, proble
 
 
 def test_the_report_is_written_after_each_part_and_the_rest_goes_on(tmp_path, capsys) -> None:
-    parts = [part("one", FAILS), part("two", GOOD, stage=1), part("three", GOOD, stage=2)]
+    parts = [part("one", FAILS), part("two", GOOD), part("three", GOOD)]
     status = gpu.main(["one", "three", "--out", str(tmp_path)], parts)
     assert status == 1
     assert "one: exit status 1" in capsys.readouterr().err
@@ -79,30 +78,17 @@ def test_the_report_is_written_after_each_part_and_the_rest_goes_on(tmp_path, ca
 def test_time_is_shared_out_and_what_a_part_leaves_goes_to_the_next_ones() -> None:
     limits: dict[str, float] = {}
 
-    def run(one, limit: float):
-        limits[one.name] = limit
-        return gpu.Result(one.name, one.title)
+    def run(part, limit: float):
+        limits[part.name] = limit
+        return gpu.Result(part.name, part.title)
 
     written: list[int] = []
-    parts = [part("a", "", 0.2), part("b", "", 0.3, 1), part("beside", "", 0.1, 1), part("c", "", 0.5, 2)]
+    parts = [part("a", "", 0.2), part("b", "", 0.3), part("c", "", 0.5)]
     gpu.run_all(parts, 2, lambda results: written.append(len(results)), run)
-    assert limits["a"] == pytest.approx(24, abs=1)
-    assert limits["b"] == limits["beside"] == pytest.approx(120 * 0.3 / 0.8, abs=1)
-    assert limits["c"] == pytest.approx(120, abs=1)
-    assert written == [1, 3, 4]
+    assert list(limits.values()) == pytest.approx([24, 120 * 0.3 / 0.8, 120], abs=1)
+    assert written == [1, 2, 3]
     results = gpu.run_all(parts, 0.01, lambda _: None, run)
-    assert [result.problem.partition(":")[0] for result in results] == ["not begun"] * 4
-
-
-def test_parts_of_a_stage_run_side_by_side() -> None:
-    both = threading.Barrier(2, timeout=60)
-
-    def run(one, limit: float):
-        both.wait()
-        return gpu.Result(one.name, one.title)
-
-    results = gpu.run_all([part("a", ""), part("b", "")], 2, lambda _: None, run)
-    assert [result.name for result in results] == ["a", "b"]
+    assert [result.problem.partition(":")[0] for result in results] == ["not begun"] * 3
 
 
 @pytest.mark.parametrize(
@@ -115,9 +101,7 @@ def test_what_cannot_be_asked_for_is_refused_in_a_line(arguments, words, capsys)
 
 
 def test_every_part_is_there_and_the_shares_are_a_whole() -> None:
-    stages = {part.stage for part in gpu.PARTS}
-    largest = [max(part.share for part in gpu.PARTS if part.stage == stage) for stage in stages]
-    assert sum(largest) == pytest.approx(1)
+    assert sum(part.share for part in gpu.PARTS) == pytest.approx(1)
     for part in gpu.PARTS:
         assert part.name == "tests" or Path(part.command[1]).exists()
 

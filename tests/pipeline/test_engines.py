@@ -16,11 +16,10 @@ from pathlib import Path
 import cluster_project
 import psutil
 import pytest
-from built_once import built_once
 from stage_imports import planned_code, really_imported
 from stage_processes import wait_for
 from stages import run_stage, stage_names
-from tiny_project import ROOT, Project
+from tiny_project import ROOT, Project, built_once
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app

@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from edited_file import edit
 from stage_processes import wait_for
+from tiny_project import edit
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,8 @@ import math
 import re
 
 import pytest
-from published_study import published
+from published_study import ADVERSARIAL, CLEAN, published, scattered
 from rich.console import Console
-from scattered_study import ADVERSARIAL, CLEAN, scattered
 
 from benchmark.commands import study as command
 from benchmark.commands.study import print_study

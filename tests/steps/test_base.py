@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import tiny_linear_row
-from edited_file import edit
 from stages import run_stage, stage_names
 from tiny_linear_row import NAMES, ROW
+from tiny_project import edit
 
 from benchmark import protocol
 from benchmark.pipeline import inputs

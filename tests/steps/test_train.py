@@ -10,10 +10,9 @@ from types import SimpleNamespace
 import pytest
 import tiny_linear_row
 import yaml
-from edited_file import edit
 from stages import run_stage, stage_code
 from tiny_linear_row import NAMES, ROW
-from tiny_project import ROOT
+from tiny_project import ROOT, edit
 
 from benchmark.records.training import TrainingResult
 from benchmark.runtime import files

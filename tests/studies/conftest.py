@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny_linear_row
 import tiny_study
-from edited_file import edit
-from tiny_project import Project
+from tiny_project import Project, edit
 
 from benchmark.specs import submissions, tracks
 

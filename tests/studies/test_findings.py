@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import tiny_study
-from edited_file import edit
 from stages import run_stage, run_study
+from tiny_project import edit
 
 from benchmark.records.finding import Finding
 from benchmark.runtime.errors import BenchmarkError

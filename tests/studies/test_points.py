@@ -9,8 +9,8 @@ import re
 import pytest
 import tiny_study
 import torch
-from edited_file import edit
 from stages import run_stage, run_study
+from tiny_project import edit
 
 from benchmark.records.points import CLASSES, MOST, Points
 from benchmark.records.study import PublishedStudy, read_published

@@ -11,17 +11,21 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tiny_study
-from edited_file import edit
+import yaml
 from stages import failed_study, run_networks, run_stage, run_study, study_entries
+from tiny_project import edit
 
 from benchmark.data.images import load_split
+from benchmark.pipeline import generate, inputs
 from benchmark.records.study import PublishedStudy
 from benchmark.records.study_table import table
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 from benchmark.specs.study import Study
 from benchmark.studies import grids
+from benchmark.studies.declared import papers_file
 from benchmark.studies.published import collect_study
+from leaderboard.reading import read_papers
 
 
 @pytest.mark.parametrize(
@@ -201,3 +205,26 @@ def confidence(model, images, labels, *, seed, training):
     assert values["confidence: images"] == len(train)
     assert values["confidence: label 3"] == (train.labels == 3).sum()
     assert values["confidence: mean"] == pytest.approx(train.floats().mean(), rel=1e-5)
+
+
+NAME = "Tiny2026Linear"
+
+
+@pytest.mark.usefixtures("studied")
+def test_declared_papers_stand_where_the_board_reads_them() -> None:
+    inputs.write("tiny")
+    ((name, paper),) = read_papers(papers_file("tiny")).items()
+    declared = yaml.safe_load(Path(f"submissions/{NAME}/submission.yaml").read_text())
+    assert (name, paper.paper.model_dump(exclude={"url"})) == (NAME, declared["paper"])
+    assert list(paper.studies) == ["grid", "small-seeds"]
+    grid = paper.studies["grid"]
+    assert next(cell.name for cell in grid.grid()) == "as it is, bias on"
+    assert grid.claims == {"slower, bias off": {"clean": 0.25}}
+    board = yaml.safe_load(generate.generate()[generate.board_file("tiny")])["stages"]["leaderboard"]
+    assert papers_file("tiny").as_posix() in board["deps"]
+
+
+def test_a_track_without_submissions_declares_none(project, monkeypatch) -> None:
+    monkeypatch.chdir(project.root)
+    inputs.write("tiny")
+    assert read_papers(papers_file("tiny")) == {}

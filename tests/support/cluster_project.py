@@ -8,8 +8,7 @@ from pathlib import Path
 
 import tiny_linear_row
 import torch
-from edited_file import edit
-from tiny_project import Project
+from tiny_project import Project, edit
 from torch import nn
 
 from benchmark.pipeline import generate, inputs

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 
 import torch
+from ball_search import breaks
 from torch import nn
 
 from benchmark.certificates import box_lipschitz, lipschitz, local, published
@@ -15,6 +17,7 @@ from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.derived import DerivedWeight, cache_weights
+from benchmark.layers.description import describe, rebuild
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual, WeightedResidual
@@ -22,6 +25,7 @@ from benchmark.layers.resize import Resize
 from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
 from benchmark.layers.token_convolution import BoundedTokenConvolution, TokenConvolution
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+from benchmark.runtime.errors import BenchmarkError
 
 Mutation = tuple[str, int, int]  # which, where, how
 
@@ -358,3 +362,42 @@ def mutated(which: int, mutations: list[Mutation]) -> tuple[ModuleType, nn.Seque
         except UNBEARABLE:
             continue
     return module, model
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`end` is "does not run" (the network itself raises), "refused" or "accepted"; then how many images were attacked, and the
+    radii of those that the original object, in float32, gives another class within.
+    """
+
+    end: str
+    attacked: int = 0
+    false: tuple[float, ...] = ()
+
+
+def predicted(model: nn.Module) -> torch.Tensor | None:
+    """The classes that a mutated network gives the images, or None where it does not run."""
+    try:
+        with torch.no_grad():
+            return model(IMAGES.clone()).float().nan_to_num().argmax(1)
+    except Exception:  # whatever a broken network raises
+        return None
+
+
+def trial(which: int, mutations: list[Mutation]) -> Outcome:
+    """Raises:
+    Exception: a refusal that is no BenchmarkError.
+    """
+    certificate, model = mutated(which, mutations)
+    labels = predicted(model)
+    if labels is None:
+        return Outcome("does not run")
+    try:
+        certificate.float32_gap(model, IMAGES, labels)
+        radii = certificate.certify(model, IMAGES, labels, precision=0.05)
+    except BenchmarkError:
+        return Outcome("refused")
+    network = rebuild(*describe(model)).double()
+    certified = [one for one in zip(IMAGES, labels.tolist(), radii.tolist(), strict=True) if one[2] > 0]
+    false = tuple(one[2] for one in certified if breaks(model, network, *one))
+    return Outcome("accepted", len(certified), false)

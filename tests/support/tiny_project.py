@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,3 +127,24 @@ class Project:
         folder = self.root / "work" / "tiny" / row
         found = (p for p in folder.rglob("*") if p.is_file() and "times" not in p.parts)
         return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(found)}
+
+
+def edit(path: Path | str, old: str, new: str) -> None:
+    """Writes `new` wherever the file has `old`, which it must have."""
+    text = Path(path).read_text()
+    assert old in text
+    Path(path).write_text(text.replace(old, new))
+
+
+def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], Project]) -> Project:
+    """What `build` makes of a folder. The first worker that needs it builds it, and the others wait. Not to be changed."""
+    base = factory.getbasetemp()
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    home.mkdir(exist_ok=True)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "done").exists():
+            shutil.rmtree(home / "project", ignore_errors=True)  # what a worker left that failed
+            build(home / "project")
+            (home / "done").touch()
+    return Project(home / "project")

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_linear_row
 import torch
-from edited_file import edit
 from safetensors.torch import load_file, save_file
 from stages import run_stage
 from tiny_linear_row import NAMES, ROW
-from tiny_project import Project
+from tiny_project import Project, edit
 from typer.testing import Result
 
 from benchmark.data.images import evaluation_split

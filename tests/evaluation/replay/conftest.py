@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from built_once import built_once
-from tiny_project import Project
+from tiny_project import Project, built_once
 
 
 @pytest.fixture(scope="session")

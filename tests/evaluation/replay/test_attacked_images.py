@@ -7,10 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import tiny_verified
-from built_once import built_once
-from edited_file import edit
 from stages import run_stage
-from tiny_project import Project
+from tiny_project import Project, built_once, edit
 from tiny_verified import BY_IMAGE, EVIDENCE, FGSM, NAME, PGD, RECORD, change_column, change_json, found, rvb, sign
 
 from benchmark.evaluation import evidence as counting

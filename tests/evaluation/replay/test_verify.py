@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from edited_file import edit
 from tiny_models import Through
+from tiny_project import edit
 from tiny_verified import (
     EVIDENCE,
     FGSM,
