@@ -39,7 +39,7 @@ class MeasureSpec(Frozen):
 
     One of: `clean` accuracy; accuracy under an `attack`; l2 `certified` accuracy at `radii`, by the variant's
     certificate or another; or a function of the submission's measures.py, else of benchmark/studies/measures. `name`
-    is its name in the table. A measure that `needs` a package that does not import is left out, and the result gives
+    is its name in the table. A measure that `needs` a package that is not installed is left out, and the result gives
     the reason. A function may take only the first `images` of the study; its label gives their number. With `cells`,
     only networks of these cells are measured.
     """
