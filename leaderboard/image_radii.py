@@ -76,7 +76,7 @@ def held(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
     return len(reaches) - np.searchsorted(reaches, radii, side="left")
 
 
-def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRadii:
+def image_radii(evidence: pa.Table, contributions: Sequence[Brought] = ()) -> ImageRadii:
     """Return radii from evidence.parquet, contributed attacks counted; a contradicted certificate counts as none."""
     names = evidence.column_names
 
@@ -88,10 +88,10 @@ def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRad
     if "smoothed_l2" in names:
         sure = column("smoothed_prediction") == column("label")
         smoothed = np.where(sure, column("smoothed_l2"), -1.0)
-    return _image_radii(column("clean_margin") > 0, broken_distances(evidence), certified, smoothed, brought)
+    return _image_radii(column("clean_margin") > 0, broken_distances(evidence), certified, smoothed, contributions)
 
 
-def published_radii(images: PerImage, record: Record, pixels: int, brought: Sequence[Brought] = ()) -> ImageRadii:
+def published_radii(images: PerImage, record: Record, pixels: int, contributions: Sequence[Brought] = ()) -> ImageRadii:
     """Return the radii that git's files tell.
 
     Where they lack distances, an image counts as broken from the radius of the ball that it was lost in.
@@ -109,7 +109,9 @@ def published_radii(images: PerImage, record: Record, pixels: int, brought: Sequ
     smoothed = None
     if "smoothed" in radii:
         smoothed = np.where(_digits(images.scores["smoothed clean"]), radii["smoothed"], -1.0)
-    radii_of_images = _image_radii(_digits(images.scores["clean"]), broken, radii.get("certified"), smoothed, brought)
+    radii_of_images = _image_radii(
+        _digits(images.scores["clean"]), broken, radii.get("certified"), smoothed, contributions
+    )
     return replace(radii_of_images, distances=bool(images.broken))
 
 
@@ -118,11 +120,11 @@ def _image_radii(
     broken: np.ndarray,
     certified: np.ndarray | None,
     smoothed: np.ndarray | None,
-    brought: Sequence[Brought],
+    contributions: Sequence[Brought],
 ) -> ImageRadii:
     """Return the radii of the attacked images, contributed attacks counted; `broken` is of those, the rest of all images."""
     n = len(broken)
-    for image in [image for contribution in brought for image in contribution.images if image.image < n]:
+    for image in [image for contribution in contributions for image in contribution.images if image.image < n]:
         broken[image.image] = min(broken[image.image], image.l2)
     near = [None if radii is None else radii[:n] for radii in (certified, smoothed)]
     few = ImageRadii(right[:n], broken, near[0], near[1])

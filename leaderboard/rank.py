@@ -87,7 +87,7 @@ def rank(
     track: Track,
     images: Mapping[str, Scores] = MappingProxyType({}),
     studies: Sequence[PublishedStudy] = (),
-    brought: Mapping[str, tuple[Brought, ...]] = MappingProxyType({}),
+    contributions: Mapping[str, tuple[Brought, ...]] = MappingProxyType({}),
 ) -> list[Row]:
     """Return the rows by the first robust accuracy, then by the other robust and certified ones, clean, and name.
 
@@ -96,7 +96,7 @@ def rank(
 
     Args:
         images: by row and name of a number, a digit an image: 1 where it counts. Rows without are not ordered.
-        brought: by row what others broke, which `records` and `images` count already.
+        contributions: by row what others broke, which `records` and `images` count already.
     """
     names = columns(track)
     key = ranking_name(track)
@@ -123,7 +123,7 @@ def rank(
                 own[key].best, own[key].worst, record,
                 tuple(numbers.get(name) for name in names),
                 tuple(seeds.spreads.get(name) if seeds else None for name in names), seeds,
-                tuple(brought.get(row, ())), own,
+                tuple(contributions.get(row, ())), own,
             )
         )  # fmt: skip
     return rows

@@ -44,8 +44,8 @@ def read_rows(
         records.append(record)
         if by_image:
             images[record.row] = files.read_model(by_image, PerImage, again).scores
-    lowered, scores, brought = lowered_all(published / FOLDER, records, images)
-    return rank(lowered, track, scores, studies, brought), scores
+    lowered, scores, contributions = lowered_all(published / FOLDER, records, images)
+    return rank(lowered, track, scores, studies, contributions), scores
 
 
 def read_claimed(folder: Path) -> list[ClaimedBoard]:

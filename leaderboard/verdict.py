@@ -24,18 +24,18 @@ class Verdict:
     warnings: tuple[tuple[str, str], ...]
 
 
-def verdict(record: Record, brought: Sequence[Brought] = (), trainings: int = 0) -> Verdict:
+def verdict(record: Record, contributions: Sequence[Brought] = (), trainings: int = 0) -> Verdict:
     """Return the verdict on a row; `trainings` is the number of seeds it was trained with, 0 if it was trained once."""
     replayable = any(name.startswith("adversarial images") for name in record.sha256)
     parts = [
         _attacks(record),
-        _certificate(record, brought),
+        _certificate(record, contributions),
         TRUST[record.trust],
         "replayable" if replayable else "adversarial images not kept",
         f"trained with {trainings} seeds" if trainings else "one training",
     ]
     line = "; ".join(parts)
-    return Verdict(line[0].upper() + line[1:] + ".", tuple(_warnings(record, brought)))
+    return Verdict(line[0].upper() + line[1:] + ".", tuple(_warnings(record, contributions)))
 
 
 def _attacks(record: Record) -> str:
@@ -48,15 +48,15 @@ def _attacks(record: Record) -> str:
     return f"none of {len(checks.signals)} checks warns that the attacks may have failed"
 
 
-def _certificate(record: Record, brought: Sequence[Brought]) -> str:
-    if any(contribution.contradicted for contribution in brought):
+def _certificate(record: Record, contributions: Sequence[Brought]) -> str:
+    if any(contribution.contradicted for contribution in contributions):
         return "certificate contradicted"
     return "certificate audited" if record.certificate else "no certificate"
 
 
-def _warnings(record: Record, brought: Sequence[Brought]) -> list[tuple[str, str]]:
+def _warnings(record: Record, contributions: Sequence[Brought]) -> list[tuple[str, str]]:
     warnings = []
-    for contribution in brought:
+    for contribution in contributions:
         for image in contribution.contradicted:
             sentence = f"Certified at l2 {image.certified:.4g} and broken at {image.l2:.4g} by {contribution.credit}"
             warnings.append(

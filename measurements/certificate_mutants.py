@@ -2,7 +2,7 @@
 
     python measurements/certificate_mutants.py 10000 [first seed]
 
-A trial (tests/support/certified_mutants.py) is one seed: a small network of one of 14 kinds, its margins wide or narrow,
+A trial (tests/support/mutations.py) is one seed: a small network of one of 14 kinds, its margins wide or narrow,
 with the certificate local, published, lipschitz or box_lipschitz, and one to three mutations of it
 (tests/support/mutations.py: attributes, weights including NaN, infinity, huge, tiny and denormal ones, number types, hooks,
 replaced methods, subclasses, swapped and inserted layers, forged caches). Accepted is a certificate whose `float32_gap` and

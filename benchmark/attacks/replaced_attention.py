@@ -73,7 +73,7 @@ def _classes(logits: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def patterns(model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
-    """Return the patterns (n, ...) that layers report in one pass, in order; none for a model in another process."""
+    """Return the attention patterns (n, ...) that layers report in one forward pass; none for a model in another process."""
     seen: list[torch.Tensor] = []
     if not isinstance(model, Remote):
         with watching(lambda pattern, _: seen.append(pattern)):

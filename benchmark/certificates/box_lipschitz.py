@@ -99,7 +99,7 @@ class BoxedNetwork:
         return torch.where(in_range[:, None], drop * UP, torch.inf)
 
     def regions(self, radius: torch.Tensor, *, restricted: bool) -> tuple[list[Region], torch.Tensor]:
-        """Return the regions of the pixels' moves and behind each stage, and where float32 cannot overflow, (n,) bool."""
+        """Return the region of the pixels and one behind each stage, and the images on which float32 cannot overflow (n,)."""
         ends = radius[:, None].expand(-1, self.bounded.activations[0][0].numel())
         regions, in_range = [Region(radius, -ends, ends)], torch.ones_like(radius, dtype=torch.bool)
         for stage in self.stages:

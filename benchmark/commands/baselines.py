@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from benchmark.records import brought
 from benchmark.records.per_image import PerImage, contradictions
 from benchmark.records.record import Record
@@ -110,10 +112,17 @@ def machines(track: str) -> dict[str, dict[str, str]]:
     return files.read_model(path, dict[str, dict[str, str]], again) if path.exists() else {}
 
 
+class _Rules(BaseModel, extra="allow"):
+    """Published rules of a track: a version, and other rules as they were named then."""
+
+    version: int
+
+
 def changed_rules(track: str) -> list[str]:
     """Return what is wrong where the track's rules differ from the published ones of the same version."""
     path = PUBLISHED / track / "track.json"
-    before, now = files.read_json(path, AGAIN) if path.exists() else {}, tracks.load(track).rules
+    before = files.read_model(path, _Rules, AGAIN).model_dump() if path.exists() else {}
+    now = tracks.load(track).rules
     names = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
     if not names or before.get("version") != now["version"]:
         return []

@@ -79,8 +79,9 @@ def publish_rows(track: str, rows: list[str], reason: str) -> None:
         before = kept.get(row)
         why = reason if row in moved else before.record.reason if before else ""
         built[row] = replace(made, record=made.record.model_copy(update={"reason": why}))
+    times = costs.publish(track, built)
     reproduced.update(PUBLISHED / track, {}, forget=moved)
-    for path in (*_write(track, built), costs.publish(track, built)):
+    for path in (*_write(track, built), times):
         console.print(f"wrote {path}; commit it")
     if moved:
         _note_reason(track, moved, reason)

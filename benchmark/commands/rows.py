@@ -63,7 +63,7 @@ def board(
 ) -> None:
     """Print the track's rows in one table: clean, robust and certified accuracy.
 
-    Of the Records built here; of the published ones where none is.
+    The Records that were built here are shown; if there is none, the published ones.
     """
     rules, declared = tracks.load(track), [row.name for row in load_rows(track)]
     built = {} if published else {row: made for row in declared if (made := baselines.built_numbers(track, row))}

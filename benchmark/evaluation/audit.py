@@ -142,13 +142,13 @@ class Audit:
             )
 
     def pgd(self, image: int, restarts: int, seed: int, steps: int) -> None:
-        """Run PGD on the cross-entropy `restarts` times."""
+        """Attack one image by PGD on the cross-entropy, with `restarts` random starts."""
         start, label, threat = self._repeated(image, restarts)
         adversarial = pgd.attack(self.model, start, label, threat, seed=seed, steps=steps, step_size=threat.eps / 5)
         self.refute(image, adversarial, "pgd at the certified radius")
 
     def apgd(self, image: int, restarts: int, seed: int, components: tuple[str, ...]) -> None:
-        """Run each APGD of AutoAttack (100 steps) `restarts` times."""
+        """Attack one image by variants of APGD, such as apgd-ce, with AutoAttack's 100 steps and `restarts` random starts."""
         start, label, threat = self._repeated(image, restarts)
         for component in components:
             adversarial = autoattack.attack(self.model, start, label, threat, seed=seed, component=component)

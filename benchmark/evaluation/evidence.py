@@ -210,7 +210,7 @@ def check_smoothed(evidence: pa.Table, rules: SmoothingSpec, row: str) -> None:
 
 
 def smoothed(evidence: pa.Table, radii: Sequence[float], rules: SmoothingSpec, guarantee: str) -> SmoothedResult:
-    """Count the smoothed version: right where it answers with the label, certified where its radius reaches, too."""
+    """Return the clean and certified accuracy of the smoothed version. An image is certified only if its class is right."""
     right = column(evidence, "smoothed_prediction") == column(evidence, "label")
     radius = column(evidence, "smoothed_l2")
     return SmoothedResult(

@@ -55,7 +55,7 @@ class Smoothed:
 
 @dataclass(frozen=True)
 class Report:
-    """One model on one set of images. Radii are in pixels of [0, 1]."""
+    """The result of `evaluate`: one model on one set of n images. Radii are in pixels of [0, 1]."""
 
     model: str
     data: str

@@ -63,7 +63,7 @@ def on_grid(x: torch.Tensor, side: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Mixing:
-    """Intermediate results of attention, by head."""
+    """Queries, keys, values and attention weights of one forward pass, by head."""
 
     queries: torch.Tensor  # (n, heads, tokens, inner)
     keys: torch.Tensor  # the same

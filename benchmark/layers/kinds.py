@@ -104,7 +104,7 @@ def known(
 
 
 def whole(least: int, most: int = LARGEST_SIZE) -> Check:
-    """Check a whole number from `least` to `most`."""
+    """Return a check of an argument: a whole number from `least` to `most`."""
 
     def check(value: Any) -> int:
         if type(value) is not int or not least <= value <= most:
@@ -115,7 +115,7 @@ def whole(least: int, most: int = LARGEST_SIZE) -> Check:
 
 
 def wholes(least: int, most: int = LARGEST_SIZE, *, many: int | None = None) -> Check:
-    """Check a list of `many` whole numbers; of 1 to LONGEST if `many` is None."""
+    """Return a check of an argument: a list of `many` whole numbers, or of 1 to LONGEST of them if `many` is None."""
     entry = whole(least, most)
 
     def check(value: Any) -> tuple[int, ...]:

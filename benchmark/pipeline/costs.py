@@ -12,22 +12,28 @@ from benchmark.runtime.paths import PUBLISHED
 from benchmark.specs.rows import Row, load_row
 
 FILE = "times.json"  # beside the published Records of a track
+Cost = dict[str, int | float | str]  # of a step (runtime/clock.py)
 
 
 def costs(row: Row) -> dict[str, dict[str, Any]]:
     """Return what each step of the row took (runtime/clock.py). A step that ran neither here nor as published is left out."""
-    path = PUBLISHED / row.track.name / FILE
-    taken = files.read_json(path).get(row.name, {}) if path.exists() else {}
+    taken: dict[str, Any] = {**_published(row.track.name).get(row.name, {})}
     steps = [step.name for step in protocol.plan(row)]
     for step in steps:
         if (times := row.times / f"{step}.json").exists():
-            taken[step] = files.read_json(times)
+            taken[step] = files.read_model(times, Cost)
     return {step: taken[step] for step in steps if step in taken}
 
 
 def publish(track: str, rows: Iterable[str]) -> Path:
     """Write what the steps of these rows took beside their published Records. Return the file."""
     path = PUBLISHED / track / FILE
-    kept = files.read_json(path) if path.exists() else {}
-    files.write_json(path, kept | {name: costs(load_row(track, name)) for name in rows})
+    files.write_json(path, _published(track) | {name: costs(load_row(track, name)) for name in rows})
     return path
+
+
+def _published(track: str) -> dict[str, dict[str, Cost]]:
+    """Return what the steps of published rows took. Raise a BenchmarkError for a damaged file."""
+    path = PUBLISHED / track / FILE
+    again = "bring it back with git, or delete it and publish the rows again"
+    return files.read_model(path, dict[str, dict[str, Cost]], again) if path.exists() else {}

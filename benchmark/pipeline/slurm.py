@@ -42,7 +42,7 @@ def run(track: str, report: Report, names: Sequence[str] = (), everything: bool 
         if not _local() and not shutil.which("sbatch"):
             raise BenchmarkError("no sbatch on this machine; run --engine slurm where SLURM is installed")
         kind = submitit.LocalJob if _local() else submitit.SlurmJob
-        for name, number in (files.read_json(JOBS) if JOBS.exists() else {}).items():
+        for name, number in (files.read_model(JOBS, dict[str, str]) if JOBS.exists() else {}).items():
             job: Any = kind(JOBS.parent, number)
             if not _ended(job):
                 report(f"{name}: waiting for job {number} of an earlier run")

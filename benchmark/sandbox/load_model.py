@@ -7,12 +7,15 @@ import contextlib
 import torch
 
 from benchmark.layers.trained import trained_model
+from benchmark.records.record import Record
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.confinement import required
 from benchmark.sandbox.model import SandboxedModel
 from benchmark.specs import tracks
 from benchmark.specs.rows import at_hand, load_row
+
+AGAIN = "bring it back with git, or install again"
 
 
 def load_model(
@@ -38,11 +41,10 @@ def load_model(
     with contextlib.chdir(paths.home()):
         loaded = at_hand(load_row(track, row))
         if given := loaded.given:
-            record = files.read_json(paths.PUBLISHED / loaded.track.name / f"{loaded.name}.json")
-            recorded = record["sha256"]["weights"]
+            path = paths.PUBLISHED / loaded.track.name / f"{loaded.name}.json"
+            recorded = files.read_model(path, Record, AGAIN).sha256.get("weights")
             if (sha256 := files.sha256_file(given)) != recorded:
-                words = f"{given} has sha256 {sha256}, its Record says {recorded}"
-                raise BenchmarkError(f"{words}; bring it back with git, or install again")
+                raise BenchmarkError(f"{given} has sha256 {sha256}, its Record says {recorded}; {AGAIN}")
         if not loaded.weights.exists():
             other = "" if track == "digits" else f" --track {track}"
             raise BenchmarkError(

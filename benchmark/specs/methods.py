@@ -143,11 +143,21 @@ def pretrained(submission: Submission, variant: str, track: Track, path: Path | 
 
 
 def build_model(
-    submission: Submission, entry: VariantOnTrack, track: Track, maker: str = "build", *given: object
+    submission: Submission,
+    entry: VariantOnTrack,
+    track: Track,
+    maker: str = "build",
+    *given: object,
+    again: bool = True,
 ) -> nn.Module:
-    """Build as `build` does from settings of any origin, by another `maker` of method.py that gets `given` too."""
+    """Build as `build` does from settings of any origin, by another `maker` of method.py that gets `given` too.
+
+    Args:
+        again: whether to import method.py again, so that an edit counts. Two imports have distinct classes, of which
+            `isinstance` holds for one model alone.
+    """
     path = _path(submission.name)
-    make = getattr(method(submission.name), maker)
+    make = getattr((method if again else imported)(submission.name), maker)
     with followed(path), asked(path, f"{maker} failed"):
         model = make(track.data, *given, **entry.model)
     check_output(model, submission.name, track)

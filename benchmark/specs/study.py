@@ -39,7 +39,7 @@ class MeasureSpec(Frozen):
 
     One of: `clean` accuracy; accuracy under an `attack`; l2 `certified` accuracy at `radii`, by the variant's
     certificate or another; or a function of the submission's measures.py. `name` is its name in the table. A measure
-    that `needs` a package that does not import is left out, and the result gives the reason. A function may take only
+    that `needs` a package that is not installed is left out, and the result gives the reason. A function may take only
     the first `images` of the study; its label gives their number. With `cells`, only networks of these cells are
     measured.
     """
@@ -88,12 +88,14 @@ class MeasureSpec(Frozen):
 
 
 class FigureSpec(Frozen):
-    """The figure of a study.
+    """The figure of a study: what to `draw`, and the labels of the measures in it (default: all that fit).
 
-    `bars` of each cell with the spread of its seeds; `lines` over the axis `x`, one for each combination of the other
-    axes; `curves`, one for each cell, of a measure that is a curve; all curves of a cell `together`; `violins`, one
-    for each curve that holds the quantiles of a distribution, at 21 levels or more from 0 to 1; or a `scatter` of
-    each cell's points, of its first seed. `measures` by label: all that fit unless given.
+    bars: one for each cell, with the spread of its seeds.
+    lines: a measure over the axis `x`, one line for each combination of the other axes.
+    curves: a measure that is a curve, one curve for each cell.
+    together: all curves of a cell in one panel.
+    violins: one for each curve that holds the quantiles of a distribution, at 21 levels or more from 0 to 1.
+    scatter: the points of each cell's first seed.
     """
 
     draw: Literal["bars", "lines", "curves", "together", "violins", "scatter"]

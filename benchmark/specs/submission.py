@@ -1,4 +1,8 @@
-"""`submissions/<name>/submission.yaml`: a paper, its variants, and what each needs on a track."""
+"""What submissions/<name>/submission.yaml may say: a paper, its variants, and the settings of each on a track.
+
+`Submission` is the whole file. Unknown keys are refused. Other files have parts of it: training.py the recipe, certificate.py
+the certificate, threat.py an attack.
+"""
 
 from __future__ import annotations
 

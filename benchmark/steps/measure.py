@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,17 +110,26 @@ class Measure(EvaluationStep):
 
 
 def _versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the versions of the packages that measures need, and by label why a measure is left out."""
+    """Return the versions of the packages that measures need, and by label why a measure is left out.
+
+    No package is imported: a study may name any, and this is the evaluator's process.
+    """
     installed, left_out = {}, {}
     for measure in measures:
-        if measure.needs:
-            try:
-                installed[measure.needs] = str(
-                    getattr(importlib.import_module(measure.needs), "__version__", "unknown")
-                )
-            except ImportError as error:
-                left_out[measure.label] = f"the package {measure.needs} does not import here ({error})"
+        if name := measure.needs:
+            if _is_installed(name):
+                distributions = packages_distributions().get(name)
+                installed[name] = version(distributions[0]) if distributions else "unknown"
+            else:
+                left_out[measure.label] = f"the package {name} is not installed here"
     return installed, left_out
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # a module of this process without a place of its own, such as __main__
+        return False
 
 
 step = Measure

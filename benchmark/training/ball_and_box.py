@@ -29,12 +29,12 @@ KNOWN = (nn.Linear, nn.Conv2d, *CLIPS, Normalise, nn.Flatten, nn.Identity)
 
 @dataclass(frozen=True)
 class Region:
-    """Values and moves for n images: z, below and above (n, *shape), below and above at least 0; rho (n,)."""
+    """A layer's possible outputs for n images: within l2 distance rho of z, and entry by entry in [z - below, z + above]."""
 
-    z: Tensor
-    rho: Tensor
-    below: Tensor
-    above: Tensor
+    z: Tensor  # (n, *shape)
+    rho: Tensor  # (n,)
+    below: Tensor  # (n, *shape), at least 0
+    above: Tensor  # (n, *shape), at least 0
 
     @property
     def moving(self) -> Tensor:

@@ -124,6 +124,7 @@ def _fit(
             seed=run.seed,
             checkpoint=folder / "checkpoint.safetensors",
             metric=score,
+            selected_by=selected_by,
             monitor=monitor,
             on_epoch=lambda done: on_epoch(done.epoch, done.scores[-1]),
         )
@@ -168,7 +169,8 @@ def _begin(
         name = spec.prepare[other.index(True, 1)].name
         raise BenchmarkError(f"the preparation {name} makes a network of another; let it be the first")
     if any(other):
-        start = methods.build_model(source.submission, source.settings, source.track)
+        # without a second import of method.py: its classes in `start` are those in `model`
+        start = methods.build_model(source.submission, source.settings, source.track, again=False)
         load_weights(start, source.weights)
         start, digest = _frozen(start), files.sha256_file(source.weights)
     else:

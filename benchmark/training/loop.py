@@ -32,6 +32,7 @@ def train(
     seed: int,
     checkpoint: Path,
     metric: Score | None = None,
+    selected_by: str = "",
     monitor: OverfittingMonitor | None = None,
     on_epoch: Callable[[TrainingProgress], None] = lambda _: None,
 ) -> tuple[Tensors, TrainingProgress]:
@@ -42,6 +43,7 @@ def train(
     Args:
         checkpoint: the file to resume from if it exists, rewritten after each epoch.
         metric: selects the epoch; by default the objective's score.
+        selected_by: `metric` in words, for messages; by default the objective's own words.
         monitor: of catastrophic overfitting, called after each epoch.
         on_epoch: called by rank 0 after each epoch, before the checkpoint.
 
@@ -62,7 +64,8 @@ def train(
         value = ranks.mean(measure(model, own_images, own_labels), len(own_labels))
         if not math.isfinite(value):
             when = "before the first epoch" if "start" in place else f"in epoch {done.epoch + 1}"
-            raise _stopped(f"the objective's score is {value} {when}", done, checkpoint)
+            words = selected_by or steps.objective.selected_by
+            raise _stopped(f"the score that selects the epoch, {words}, is {value} {when}", done, checkpoint)
         return value
 
     if spec.prepare and not best:

@@ -68,9 +68,9 @@ class Objective:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode without parameter gradients; restore each module's mode and each parameter's flag.
+    """Inside the block, keep the model in evaluation mode without parameter gradients; then restore both as they were.
 
-    Code inside leaves no `.grad`, moves no statistic of BatchNorm and meets neither dropout nor drop path.
+    So code in the block leaves no `.grad`, does not update BatchNorm's statistics, and runs without dropout and drop path.
     """
     modes = [(module, module.training) for module in model.modules()]
     learned = [p for p in model.parameters() if p.requires_grad]

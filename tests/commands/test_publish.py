@@ -287,6 +287,19 @@ def test_damaged_files_are_one_line(published, content) -> None:
     assert rvb("regress", ROWS[1]).exit_code == 0, "another row's damage"
 
 
+@pytest.mark.parametrize("content", ["[]", '{"Tiny2026Linear-small": []}', "3"])
+@pytest.mark.parametrize("name", ["machine.json", "times.json", "track.json", "reproduced.json"])
+def test_nothing_is_published_beside_a_damaged_file(published, name, content) -> None:
+    put_better(ROWS[0])
+    (PUBLISHED / name).write_text(content)
+    before = {path: path.read_bytes() for path in PUBLISHED.rglob("*") if path.is_file() and path.name != "times.json"}
+    message = error("publish", ROWS[0], "--reason", "better")
+    assert re.match(f"{PUBLISHED / name}: .*; bring it back with git, or ", message)
+    assert all(path.read_bytes() == data for path, data in before.items())
+    if name == "times.json":
+        assert message in error("plan")
+
+
 @pytest.mark.slow
 def test_what_the_pipeline_made_is_what_was_published(built, monkeypatch) -> None:
     monkeypatch.chdir(built.root)

@@ -332,12 +332,10 @@ def test_a_phone_shows_a_card_a_row_with_words_for_each_number(board) -> None:
         cells = board.find_elements("css selector", "tr[data-row=Certain-v] td")
         cells = [cells[place] for place in (0, 1, 2, 6)]
         assert [cell.rect["y"] for cell in cells[1:4]] == [cells[1].rect["y"]] * 3, "three numbers side by side"
-        numbers = [cell.find_elements("tag name", "b") for cell in cells[1:4]]
-        assert len({points_drawn[0].rect["y"] for points_drawn in numbers if points_drawn}) == 1, (
-            "under words of one height"
-        )
-        devices = board.execute_script("return getComputedStyle(arguments[0], '::before').content", cells[2])
-        assert devices.replace("\\a ", " ").replace("\n", " ").strip('"') == "robust Linf 0.15"
+        bold_numbers = [cell.find_elements("tag name", "b") for cell in cells[1:4]]
+        assert len({numbers[0].rect["y"] for numbers in bold_numbers if numbers}) == 1, "under words of one height"
+        heading = board.execute_script("return getComputedStyle(arguments[0], '::before').content", cells[2])
+        assert heading.replace("\\a ", " ").replace("\n", " ").strip('"') == "robust Linf 0.15"
         assert board.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     finally:
         board.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
@@ -361,8 +359,8 @@ def test_seconds_name_their_device_where_rows_ran_on_several_kinds(board) -> Non
     board.find_element("id", "all").click()
     cells = {row: [board.find_element("css selector", f"[data-row='{row}-v'] [data-time='{part}']")
              for part in ("training", "evaluation")] for row in ("Weak", "Certain", "Given")}  # fmt: skip
-    devices = [[child.text for child in cell.find_elements("tag name", "small")] for cell in cells["Certain"]]
-    assert devices == [[GPU], [f"7.0 {GPU}", f"2.0 {CPU}"]]
+    seconds_by_device = [[child.text for child in cell.find_elements("tag name", "small")] for cell in cells["Certain"]]
+    assert seconds_by_device == [[GPU], [f"7.0 {GPU}", f"2.0 {CPU}"]]
     assert [cell.text.split("\n")[0] for cell in cells["Certain"]] == ["4.0", "9.0"]
     assert [cell.text for cell in cells["Weak"]] == ["3.0", "8.0"], "measured before devices were named"
     assert [cell.text for cell in cells["Given"]] == ["–", "–"]

@@ -170,12 +170,12 @@ def test_texts_of_submissions_are_no_markup(tmp_path, url: str) -> None:
     content["claims"] = [{"track": hostile, "metric": hostile, "value": 0.5, "source": hostile}]
     made = Record.model_validate(content)
     paper = made.paper.model_copy(update={"url": url})  # past its own check
-    chart = published(VALUES, claims=PRINTED, note=hostile, title=hostile, source=hostile)
+    measured = published(VALUES, claims=PRINTED, note=hostile, title=hostile, source=hostile)
     asked = {"later": Study.model_validate(study("later", hostile, note=hostile, title=hostile)["later"])}
     idle = declared().model_copy(update={"paper": paper, "studies": asked, "summary": hostile})
     rows = rank([made.model_copy(update={"paper": paper})], TRACK)
-    for names in ({}, {"Sub": idle, "Idle": idle}):
-        folder = pages(tmp_path, Board(TRACK, rows, Path("nowhere"), studies=[chart], papers=names))
+    for declared_papers in ({}, {"Sub": idle, "Idle": idle}):
+        folder = pages(tmp_path, Board(TRACK, rows, Path("nowhere"), studies=[measured], papers=declared_papers))
         for path in folder.rglob("*.html"):
             text = path.read_text()
             assert "<script>alert" not in text

@@ -78,9 +78,11 @@ def test_which_command_rebuilds_a_number_and_how_the_model_is_loaded(board, clic
 
 def best(track: str, name: str) -> tuple[str, float]:
     """The title of the row with the highest number, and the number."""
-    numbers = {record.title: headline(record)[name].value for record in records(track) if name in headline(record)}
-    title = max(numbers, key=lambda title: numbers[title])
-    return title, numbers[title]
+    value_by_title = {
+        record.title: headline(record)[name].value for record in records(track) if name in headline(record)
+    }
+    title = max(value_by_title, key=lambda title: value_by_title[title])
+    return title, value_by_title[title]
 
 
 @pytest.mark.parametrize(("track", "ball"), [("digits", "0.5"), (TRACK, "0.1412")])
@@ -160,20 +162,20 @@ def test_what_the_paper_claims_for_table_1_and_what_came_out(board, clicks) -> N
     text, table = seen(board, "#study-table1 .claims"), study_table.table(study)
     place = [column.label for column in table.columns].index("clean")
     rebuilt = {line.cell: line.entries[place].mean for line in table.lines}
-    for cell, numbers in study.study.claims.items():
-        assert f"{cell} {100 * numbers['clean']:.1f} {100 * rebuilt[cell]:.1f}" in text
+    for cell, claimed in study.study.claims.items():
+        assert f"{cell} {100 * claimed['clean']:.1f} {100 * rebuilt[cell]:.1f}" in text
 
 
 def test_what_changed_since_last_month(board, clicks) -> None:
     clicks('nav a[href="changes.html"]')
-    numbers = changes.changes(build.PUBLISHED)
+    history = changes.changes(build.PUBLISHED)
     sections = board.find_elements("css selector", ".change")
-    assert [section.get_attribute("id") for section in sections] == [change.commit[:12] for change in numbers]
+    assert [section.get_attribute("id") for section in sections] == [change.commit[:12] for change in history]
     assert all(
-        row.row in section.text for section, change in zip(sections, numbers, strict=True) for row in change.rows
+        row.row in section.text for section, change in zip(sections, history, strict=True) for row in change.rows
     )
     months = [head.text for head in board.find_elements("css selector", "h2")]
-    assert months == sorted({change.month for change in numbers}, reverse=True)
+    assert months == sorted({change.month for change in history}, reverse=True)
 
 
 @pytest.mark.parametrize("place", ["", f"{TRACK}/index.html", f"{TRACK}/papers/index.html"])

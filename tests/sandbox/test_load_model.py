@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import tiny_record
 import torch
 from safetensors.torch import load_file
 from tiny_linear_row import NAMES, ROW
@@ -15,6 +16,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED
 from benchmark.sandbox.confinement import PARTS, available
+from benchmark.specs.base import to_json
 
 TRACK, NAME = NAMES
 
@@ -41,10 +43,16 @@ def test_published_weights_are_loaded_where_nothing_is_built_and_must_be_the_rec
     for name, refusal in ((NAME, re.escape(words)), ("Tiny2026Linear-smal", "did you mean 'small'")):
         with pytest.raises(BenchmarkError, match=refusal):  # there is no Record of the weights
             benchmark.load_model(name, track=TRACK)
-    files.write_json(folder / f"{NAME}.json", {"sha256": {"weights": files.sha256_file(path)}})
+    record = tiny_record.record("Tiny2026Linear", 0, 0).model_copy(
+        update={"sha256": {"weights": files.sha256_file(path)}}
+    )
+    files.write(folder / f"{NAME}.json", to_json(record))
     assert torch.equal(benchmark.load_model(NAME, track=TRACK)(images), built(images))
     path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(BenchmarkError, match=r"its Record says .*; bring it back with git"):
+        benchmark.load_model(NAME, track=TRACK)
+    files.write_json(folder / f"{NAME}.json", [])
+    with pytest.raises(BenchmarkError, match=rf"^{folder}/{NAME}\.json: the file: .*; bring it back with git"):
         benchmark.load_model(NAME, track=TRACK)
 
 

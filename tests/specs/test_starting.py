@@ -97,6 +97,47 @@ def test_another_network_is_built_beside_and_only_first(linear_row, tmp_path) ->
         fitted(twice, tmp_path / "two")
 
 
+CLASSES = """\
+from torch import nn
+
+
+class Layer(nn.Linear):
+    pass
+
+
+def build(data):
+    return nn.Sequential(nn.Flatten(), Layer(64, 10))
+
+
+def attention(model):
+    if not isinstance(model[1], Layer):
+        raise TypeError("no layer of this file")
+    return []
+"""
+COPYING = """\
+from .method import Layer
+
+OTHER_ARCHITECTURE = True
+
+
+def prepare(model, start, train_split, place):
+    if not all(isinstance(network[1], Layer) for network in (model, start)):
+        raise TypeError("no layer of method.py")
+    model.load_state_dict(start.state_dict())
+    return {}
+"""
+
+
+def test_both_networks_of_a_preparation_have_the_classes_of_one_import_of_method_py(linear_row, tmp_path) -> None:
+    """Those that the preparation's file imports, and later functions of method.py."""
+    folder = Path("submissions/Tiny2026Linear")
+    (folder / "method.py").write_text(CLASSES)
+    (folder / "copying.py").write_text(COPYING)
+    fitted(tuned(prepare=[{"name": "copying"}]), tmp_path)
+    with pytest.raises(BenchmarkError, match=r"must return a list of AttentionWeights, not an empty one"):
+        fitted(tuned(prepare=[{"name": "copying"}], epochs=1, penalties=[{"name": "msvp"}]), tmp_path / "penalty")
+
+
 @pytest.mark.slow
 def test_a_network_of_a_study_starts_from_the_cells_that_it_names(linear_row, tmp_path) -> None:
     scaling_preparation.install()

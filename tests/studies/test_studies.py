@@ -155,8 +155,15 @@ OPTIONAL = "  - {measure: confidence, name: dear, images: 3, needs: PACKAGE, par
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("package", ["no_such_package", "json"])
-def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_not(studied, capfd, package) -> None:
+@pytest.mark.parametrize(
+    ("package", "version"), [("no_such_package", None), ("loud", "unknown"), ("yaml", yaml.__version__)]
+)
+def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_not(
+    studied, capfd, monkeypatch, package, version
+) -> None:
+    """And the evaluator imports no package that a study names."""
+    Path("loud.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(Path().absolute())
     run_stage("data", "tiny")
     file = tiny_study.add(studied, ONE)
     text = file.read_text().replace("claims:", OPTIONAL.replace("PACKAGE", package) + "claims:")
@@ -166,13 +173,14 @@ def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_no
     result, label = published.result, "dear (first 3 images)"
     there = f"{label}: largest" in result.runs[0].values
     page = table(published)
-    assert (there, package in result.environment) == (package == "json",) * 2
-    if package == "json":
+    assert result.environment.get(package) == version
+    assert there == (version is not None)
+    if there:
         assert result.left_out == {}
         assert result.runs[0].values["dear (first 3 images): largest"] <= result.runs[0].values["confidence: largest"]
     else:
         reason = result.left_out[label]
-        assert "no_such_package does not import here (No module named" in reason
+        assert reason == f"the package {package} is not installed here"
         assert f"{label} is left out: {reason}" in capfd.readouterr().out
     assert any(column.label.startswith(label) for column in page.columns) == there
 

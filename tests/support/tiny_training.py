@@ -39,7 +39,7 @@ def model(channels: int = 1) -> nn.Module:
 def run(network: nn.Module, objective, rules: TrainingSpec, checkpoint: Path, *, precision="32-true", **options):
     channels = options.pop("channels", 1)
     fabric = options.pop("fabric", None) or Fabric(accelerator="cpu", devices=1, precision=precision)
-    own = {name: options.pop(name) for name in ("metric", "monitor", "on_epoch") if name in options}
+    own = {name: options.pop(name) for name in ("metric", "selected_by", "monitor", "on_epoch") if name in options}
     images = blobs(0, channels=channels)
     steps = Steps(network, objective, rules, fabric, images[0][:1], **options)
     return train(steps, images, blobs(1, 40, channels), seed=3, checkpoint=checkpoint, **own)

@@ -166,12 +166,15 @@ def test_what_is_not_finite_stops_before_the_checkpoint(tmp_path, step, gradient
             assert all(torch.isfinite(stored.get_tensor(name)).all() for name in stored.keys())  # noqa: SIM118
 
 
-def test_a_score_that_is_not_finite_stops_before_the_checkpoint(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("selected_by", ["", "validation accuracy under pgd-Linf-0.1"])
+def test_a_score_that_is_not_finite_stops_before_the_checkpoint_and_is_named(
+    tmp_path, monkeypatch, selected_by
+) -> None:
     scores = iter((0.5, float("nan")))
     monkeypatch.setattr(standard.Standard, "score", lambda *_: next(scores))
-    words = r"^the objective's score is nan in epoch 2\. [^\n]+ after epoch 1, is kept in .*/c$"
+    words = rf", {selected_by or 'validation accuracy'}, is nan in epoch 2\. [^\n]+ after epoch 1, is kept in .*/c$"
     with pytest.raises(BenchmarkError, match=words):
-        run(model(), standard.objective(None), spec(), tmp_path / "c")
+        run(model(), standard.objective(None), spec(), tmp_path / "c", selected_by=selected_by)
 
 
 def test_margin_objective_by_hand() -> None:

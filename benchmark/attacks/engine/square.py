@@ -30,7 +30,7 @@ TOGETHER = 2  # the most calls of the model whose proposals are made at once
 
 
 class Rule:
-    """How starts and proposals are drawn and made.
+    """How Square draws its starting points and its proposals (changes of one square of an image).
 
     Attributes:
         proposals: how many proposals exist, each encoded by a smaller number, `code`; 0 for too many to remember.

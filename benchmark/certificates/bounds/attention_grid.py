@@ -30,7 +30,7 @@ SMALL = 1e-6
 
 @layer_bound.register(GridAttention)
 class GridAttentionBound(LayerBound):
-    """`GridSensitivity` around the nominal inputs, raised by what float64 may err by."""
+    """The bound of a GridAttention: its `GridSensitivity` at the nominal inputs, enlarged by float64's rounding."""
 
     has_jvp = False
 

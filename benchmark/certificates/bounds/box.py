@@ -43,7 +43,7 @@ STEPS, OCTAVES = 24, 128  # of the search for l, and how far below the largest i
 
 @dataclass(frozen=True)
 class Region:
-    """Moves D of n images' units: ||D|| <= rho and low <= D <= high."""
+    """The possible changes D of a layer's input, for n images: l2 norm at most rho, and low <= D <= high entry by entry."""
 
     rho: torch.Tensor  # (n,)
     low: torch.Tensor  # (n, units)

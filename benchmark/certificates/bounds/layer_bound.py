@@ -1,4 +1,4 @@
-"""What one layer does to a perturbation of its nominal input: a `LayerBound`, found by the layer's exact type.
+"""The local bound of a layer: what it does to a perturbation of its nominal input. Found by the layer's exact type.
 
 Around a nominal input x, with an input change D of l2 norm at most d:
   bound(d)              >= ||f(x + D) - f(x)||
@@ -222,7 +222,10 @@ def has_bound(layer: nn.Module) -> bool:
 
 
 def exact_layer_bound(layer: nn.Module, x: torch.Tensor) -> LayerBound:
-    """Return `layer_bound(layer, x)`; refuse subclasses of the known layers, and inputs that are not finite."""
+    """Return the bound of a layer at x.
+
+    Raise a BenchmarkError for a subclass of a known layer, or an input that is not finite.
+    """
     if not has_bound(layer):
         if reason := REFUSED.get(type(layer)):
             raise BenchmarkError(reason)

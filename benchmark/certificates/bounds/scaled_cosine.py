@@ -112,7 +112,7 @@ def scaled_cosine_norm_upper(layer: ScaledCosineAttention, tokens: int) -> float
 
 @dataclass(frozen=True)
 class Rows:
-    """n over the ball, for the rows of Q, K or V: each (n, heads, tokens) but `whole`."""
+    """Bounds for the normalised rows of Q, K or V over the ball: (n, heads, tokens) each, except `whole`."""
 
     slope: torch.Tensor  # a
     curvature: torch.Tensor  # b
@@ -122,7 +122,7 @@ class Rows:
 
 
 def rows_over_ball(lengths: torch.Tensor, eps: float, e: torch.Tensor) -> Rows:
-    """Return the `Rows` of lengths |y0| (n, heads, tokens) and e (n, heads, 1)."""
+    """Return the bounds for rows of nominal lengths |y0| (n, heads, tokens) that move by at most e (n, heads, 1)."""
     least = (lengths * (1 - 1e-12) - e).clamp(min=0)
     slope = UP / (least**2 + eps).sqrt()
     far = lengths * UP + e

@@ -14,8 +14,10 @@ from .spectral import psd_norm_upper, spectral_norm_upper
 
 @layer_bound.register(SLLBlock)
 class SLLBound(LayerBound):
-    """x - 2 W T^-1 relu(W^T x + b). Neuron u of token t with pre-activation z moves by D_tu; its remainder is
-    0 <= relu(z + D) - relu(z) - 1[z > 0] D <= max(|D| - |z|, 0), and it hurts a margin only where alpha = 2 (a W) / T > 0.
+    """The bound of an SLL residual block, x - 2 W T^-1 relu(W^T x + b).
+
+    Neuron u of token t with pre-activation z moves by D_tu. Its remainder is
+    0 <= relu(z + D) - relu(z) - 1[z > 0] D <= max(|D| - |z|, 0). It lowers a margin only where alpha = 2 (a W) / T > 0.
 
     Sums over neurons are bounded in two ways. Element by element: each |D_tu| at its largest, m. Quadratically: all neurons
     share one budget. The remainder is at most c D^2 + o for |D| <= m, so the sum is at most

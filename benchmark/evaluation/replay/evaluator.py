@@ -73,7 +73,7 @@ class Evaluator:
         return Verdicts(prediction, margin, lead, float(output.abs().max()))
 
     def reach(self, verdicts: Verdicts) -> float:
-        """Return by how much rounding may change a logit here."""
+        """Return the most by which rounding on this machine may change a logit: 0 if its arithmetic is the Record's."""
         return 0.0 if self.exact else TOLERANCE * (1 + verdicts.largest)
 
     def compare(self, evidence: pa.Table, prefix: str, verdicts: Verdicts, use: np.ndarray) -> np.ndarray:

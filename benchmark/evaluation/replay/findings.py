@@ -80,12 +80,12 @@ class Verification(BaseModel):
         self.checked.append(Checked(what=what, count=count))
 
     def contradict(self, what: str, recorded: object = "", found: object = "", image: int | None = None) -> None:
-        """Add a contradiction; leave out the two values where `what` says it all."""
+        """Add a contradiction: what differs, the recorded value, the value computed again, and the image if there is one."""
         values = {"recorded": shown(recorded), "found": shown(found)}
         self.contradictions.append(Contradiction(row=self.row, what=what, image=image, **values))
 
     def compare(self, what: str, recorded: np.ndarray, found: np.ndarray, differ: np.ndarray | None = None) -> None:
-        """Compare values of all images, (n,) each: a contradiction for each that differs, or that `differ` names."""
+        """Compare values of all images, (n,) each. Add a contradiction for each that differs, or that `differ` marks."""
         where = (recorded != found) if differ is None else differ  # NaN is never equal
         for image in np.flatnonzero(where).tolist():
             self.contradict(what, recorded[image], found[image], image)
@@ -99,7 +99,7 @@ def shown(value: object) -> str:
 
 
 def some(images: Iterable[int], most: int = 10) -> str:
-    """Return images by their places; the first of many."""
+    """Return the numbers of images as text: the first `most`, and how many more there are."""
     every = list(images)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(map(str, every[:most])) + more
