@@ -49,23 +49,20 @@ COUNTED_AS_ONE = (
 
 @dataclass(frozen=True)
 class Unsound:
-    """The value of a published formula that can be exceeded: (n,) or () float64, the formula and its source."""
+    """The value of a published formula that can be exceeded, in place of a Lipschitz constant or of l2 radii in pixels.
+
+    Attributes:
+        value: (n,) or () float64. It certifies nothing.
+        formula: its name and source.
+    """
 
     value: torch.Tensor
     formula: str
 
 
-class UnsoundConstant(Unsound):
-    """A number in place of a Lipschitz constant."""
-
-
-class UnsoundRadius(Unsound):
-    """Numbers in place of certified l2 radii in pixels; nothing is certified."""
-
-
 def certvit_radius(
     model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, *, released: bool = False
-) -> UnsoundRadius:
+) -> Unsound:
     """Return what CertViT reports as certified: min over rivals of margin / (sqrt(2) L), 0 if the prediction is wrong.
 
     Args:
@@ -77,10 +74,10 @@ def certvit_radius(
     with torch.no_grad():
         logits = model(images).double()
     margins = (logits.gather(1, labels[:, None]) - logits).scatter(1, labels[:, None], math.inf)
-    return UnsoundRadius(margins.amin(1).clamp(min=0) / (math.sqrt(2) * constant.value), constant.formula)
+    return Unsound(margins.amin(1).clamp(min=0) / (math.sqrt(2) * constant.value), constant.formula)
 
 
-def certvit_constant(model: nn.Module, x: torch.Tensor, *, released: bool = False) -> UnsoundConstant:
+def certvit_constant(model: nn.Module, x: torch.Tensor, *, released: bool = False) -> Unsound:
     """Return the published network expression on inputs of the shape of x (n, *shape).
 
     Raises:
@@ -89,7 +86,7 @@ def certvit_constant(model: nn.Module, x: torch.Tensor, *, released: bool = Fals
     with torch.no_grad():
         value = _expression(model, x, released)
     source = "as its released code computes it" if released else "as printed"
-    return UnsoundConstant(torch.tensor(value, dtype=torch.float64), f"CertViT (Gupta & Verma 2023), {source}")
+    return Unsound(torch.tensor(value, dtype=torch.float64), f"CertViT (Gupta & Verma 2023), {source}")
 
 
 def _expression(layer: nn.Module, x: torch.Tensor, released: bool) -> float:
@@ -168,7 +165,7 @@ def _released_convolution(layer: nn.Conv2d) -> float:
 
 def specformer_constant(
     x: torch.Tensor, w_q: torch.Tensor, w_k: torch.Tensor, w_v: torch.Tensor, delta: float
-) -> UnsoundConstant:
+) -> Unsound:
     """Return N (N+1) (||X||_F + delta)^2 [||W_V|| ||W_Q|| ||W_K|| + ||W_V||] of one attention head around X.
 
     Args:
@@ -178,19 +175,19 @@ def specformer_constant(
     """
     query, key, value = (float(spectral_norm_upper(weight)) for weight in (w_q, w_k, w_v))
     tokens, size = x.shape[1], torch.linalg.vector_norm(x.double(), dim=(1, 2))
-    return UnsoundConstant(
+    return Unsound(
         tokens * (tokens + 1) * (size + delta) ** 2 * (value * query * key + value),
         "SpecFormer (Hu et al. 2024), theorem 4.3",
     )
 
 
-FORMULAS: dict[str, Callable[[nn.Sequential, torch.Tensor, torch.Tensor], UnsoundRadius]] = {
+FORMULAS: dict[str, Callable[[nn.Sequential, torch.Tensor, torch.Tensor], Unsound]] = {
     "certvit": certvit_radius,
     "certvit_released": partial(certvit_radius, released=True),
 }
 
 
-def unsound_radius(name: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> UnsoundRadius:
+def unsound_radius(name: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Unsound:
     """Return a formula's radii. Raise a BenchmarkError if there is no such formula, or it does not cover a layer."""
     if name not in FORMULAS:
         raise BenchmarkError(f"no published formula {name!r}{near_miss(name, FORMULAS)}")

@@ -18,13 +18,12 @@ from benchmark.records import robustbench
 from benchmark.records.record import headline, headline_names
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.runtime.paths import PUBLISHED, WORK, published_files
 from benchmark.specs import tracks
 from benchmark.specs.base import to_json
 from benchmark.specs.rows import load_row, load_rows
 from benchmark.specs.seeds import variant_of
 from benchmark.studies import grids
-from benchmark.studies.declared import published_files
 
 SHOWN = ("clean", "robust", "certified")  # numbers that rank; smoothed versions are other classifiers
 

@@ -22,12 +22,11 @@ from benchmark.records.brought import FOLDER as BROKEN
 from benchmark.records.record import headline_names
 from benchmark.records.reproduced import FILE as REPRODUCED
 from benchmark.runtime import files
-from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.runtime.paths import PUBLISHED, WORK, papers_file, published_files
 from benchmark.specs import submissions, tracks
 from benchmark.specs.rows import Row, load_rows
 from benchmark.specs.track import Track
 from benchmark.steps.base import Step
-from benchmark.studies.declared import papers_file, published_files
 
 FOLDER = Path("pipelines")
 DEFAULT_TRACK = "digits"

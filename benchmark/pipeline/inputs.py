@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import protocol
+from benchmark.records.study import DeclaredPaper
 from benchmark.runtime import arithmetic, code, errors, files
 from benchmark.runtime.errors import unless_broken
-from benchmark.runtime.paths import WORK
-from benchmark.specs import tracks
+from benchmark.runtime.paths import WORK, papers_file
+from benchmark.specs import submissions, tracks
 from benchmark.specs.rows import Row, load_rows
 from benchmark.specs.run_settings import run_settings
 from benchmark.steps import data
 from benchmark.studies import grids
-from benchmark.studies.declared import declared_papers, papers_file
 
 Digests = Callable[[Path], dict[str, str]]
 
@@ -57,9 +57,22 @@ def write_row(row: Row) -> None:
     _update(row.inputs, of_row(row, code.digests))
 
 
+def _papers(track: str) -> dict[str, Any]:
+    """Return what each submission with a row or a study on `track` declares there, as JSON."""
+    studies = grids.load_all(track)
+    owners = {owner.name: owner for owner, _ in submissions.rows(track)}
+    owners |= {grid.submission.name: grid.submission for grid in studies}
+    papers = {}
+    for name, owner in sorted(owners.items()):
+        own = {grid.name: grid.study for grid in studies if grid.submission.name == name}
+        paper = DeclaredPaper(summary=owner.summary, paper=owner.paper, claims=owner.claims, studies=own)
+        papers[name] = paper.model_dump(mode="json")
+    return papers
+
+
 def write_papers(track: str) -> None:
     """Write what submissions declare on a track, for its board. Raise as `write` does."""
-    files.write_json(papers_file(track), declared_papers(track, grids.load_all(track)))
+    files.write_json(papers_file(track), _papers(track))
 
 
 def _update(home: Path, contents: dict[Path, dict[str, Any]]) -> None:
@@ -83,7 +96,7 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     made[file(track, "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [], digests)
     for row in load_rows(track):
         made |= unless_broken(row.name, partial(of_row, row, digests)) or {}
-    made[papers_file(track)] = declared_papers(track, grids.load_all(track))
+    made[papers_file(track)] = _papers(track)
     return made
 
 

@@ -31,6 +31,16 @@ def home() -> Path:
         return Path(__file__).parents[2]
 
 
+def papers_file(track: str) -> Path:
+    """Return the file in which the board finds what submissions declare."""
+    return WORK / track / "inputs" / "papers.json"
+
+
+def published_files(track: str) -> list[Path]:
+    """Return the published studies of a track, `<submission>-<study>.json`."""
+    return sorted((PUBLISHED / track / "studies").glob("*.json"))
+
+
 def go_to_root() -> None:
     """Change to the root of the checkout; `as_typed` remembers the user's directory."""
     global _TYPED_IN

@@ -14,7 +14,7 @@ from torch import nn
 from benchmark.certificates import lipschitz, unsound_paper_formula
 from benchmark.certificates.lipschitz import certify, lipschitz_constant
 from benchmark.certificates.unsound_paper_formula import (
-    UnsoundRadius,
+    Unsound,
     certvit_constant,
     certvit_radius,
     printed_attention,
@@ -164,7 +164,7 @@ def test_no_stage_and_no_record_takes_an_unsound_formula(monkeypatch) -> None:
     labels = model(images).argmax(1)
     for released in (False, True):
         radii = certvit_radius(model, images, labels, released=released)
-        assert type(radii) is UnsoundRadius
+        assert type(radii) is Unsound
         assert not isinstance(radii, torch.Tensor)
         assert radii.value.shape == (8,)
         assert (radii.value > 0).all()
@@ -179,5 +179,5 @@ def test_no_stage_and_no_record_takes_an_unsound_formula(monkeypatch) -> None:
             certificate_module(name)
     assert certificate_module("lipschitz") is lipschitz
     monkeypatch.setattr(lipschitz, "certify", lambda model, x, y: certvit_radius(model, x, y))
-    with pytest.raises(BenchmarkError, match="returned a UnsoundRadius"):
+    with pytest.raises(BenchmarkError, match="returned a Unsound"):
         certified_radii(model, images, labels, CertificateSpec(name="lipschitz"), 2)

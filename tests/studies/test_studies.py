@@ -20,10 +20,10 @@ from benchmark.pipeline import generate, inputs
 from benchmark.records.study import PublishedStudy
 from benchmark.records.study_table import table
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.paths import papers_file
 from benchmark.specs.base import to_json
 from benchmark.specs.study import Study
 from benchmark.studies import grids
-from benchmark.studies.declared import papers_file
 from benchmark.studies.published import collect_study
 from leaderboard.reading import read_papers
 
