@@ -9,7 +9,7 @@ import torch
 
 from benchmark.attacks.prediction import batched
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.certificate import CertificateSpec
+from benchmark.specs.threat import CertificateSpec
 
 
 def certificate_module(name: str) -> ModuleType:

@@ -35,8 +35,7 @@ from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.machine import environment
 from benchmark.specs import tracks
-from benchmark.specs.certificate import CertificateSpec
-from benchmark.specs.threat import AttackSpec, Engine
+from benchmark.specs.threat import AttackSpec, CertificateSpec, Engine
 from benchmark.specs.track import SmoothingSpec, Track
 
 DEFAULT = (("Linf", 8 / 255), ("L2", 0.5))  # the field's usual radii

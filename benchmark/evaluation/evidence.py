@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.special import betainc, ndtr, ndtri
 
-from benchmark.records.attack import RobustResult
+from benchmark.records.attack import Proportion, RobustResult
 from benchmark.records.beside import (
     AttentionResult,
     CorruptionAccuracy,
@@ -29,7 +29,6 @@ from benchmark.records.beside import (
 from benchmark.records.certificate import CertifiedResult
 from benchmark.records.evidence import ROUNDING, attack_ids, attacked, column, is_whole, probed
 from benchmark.records.per_image import PerImage, contradictions
-from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from benchmark.records.proportion import Proportion
+from benchmark.records.attack import Proportion
 from benchmark.specs.base import Frozen
-from benchmark.specs.certificate import CertificateName
-from benchmark.specs.threat import ThreatModel
+from benchmark.specs.threat import CertificateName, ThreatModel
 
 
 class AuditResult(Frozen):

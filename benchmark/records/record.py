@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 
-from benchmark.records.attack import AttackResult, RobustResult
+from benchmark.records.attack import AttackResult, Proportion, RobustResult
 from benchmark.records.beside import AttentionResult, CorruptionResult, Picture, SmoothedResult
 from benchmark.records.certificate import Certificate, CertifiedResult
-from benchmark.records.proportion import Proportion
 from benchmark.records.reliability import Reliability
 from benchmark.records.training import TrainingResult
 from benchmark.specs.base import Frozen

@@ -12,8 +12,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from benchmark.runtime.errors import near_miss
 from benchmark.specs.base import Frozen, repeated
-from benchmark.specs.certificate import CertificateName
-from benchmark.specs.threat import AttackSpec, check_distinct
+from benchmark.specs.threat import AttackSpec, CertificateName, check_distinct
 
 Setting = int | float | bool | str | None
 Value = float | tuple[float | None, ...]  # one number, or a curve

@@ -12,8 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from benchmark.specs.base import Frozen
-from benchmark.specs.certificate import CertificateSpec
-from benchmark.specs.threat import AttackSpec, check_distinct
+from benchmark.specs.threat import AttackSpec, CertificateSpec, check_distinct
 from benchmark.specs.track import ADAPTIVE
 from benchmark.specs.training import TrainingSpec, WeightsSpec
 

@@ -1,4 +1,4 @@
-"""Threat models and attacks, as YAML declares them.
+"""Threat models, attacks and certificates, as YAML declares them.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution.
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from benchmark.specs.base import Frozen, repeated
 
@@ -91,3 +91,19 @@ def check_distinct(attacks: Sequence[AttackSpec], where: str) -> None:
     """Raise ValueError if two attacks have the same id: the verdicts of one would hide the other's."""
     if twice := repeated(attack.id for attack in attacks):
         raise ValueError(f"the attack {twice} stands twice {where}; give each once, or a `name` to one of them")
+
+
+def _sound(name: str) -> str:
+    if name.startswith("unsound"):
+        raise ValueError(f"{name!r} holds published formulas that are no bounds; nothing can be certified by it")
+    return name
+
+
+CertificateName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$"), AfterValidator(_sound)]
+
+
+class CertificateSpec(Frozen):
+    """The certificate of a variant: the file `benchmark/certificates/<name>.py`, and its parameters."""
+
+    name: CertificateName
+    parameters: dict[str, int | float] = Field(default={})

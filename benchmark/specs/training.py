@@ -12,8 +12,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from benchmark.specs.base import Frozen, repeated
-from benchmark.specs.certificate import CertificateName
-from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.specs.threat import AttackSpec, CertificateName, ThreatModel
 
 
 class Augmentation(Frozen):

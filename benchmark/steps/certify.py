@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.certificate import CertificateSpec
 from benchmark.specs.components import certificate_file
+from benchmark.specs.threat import CertificateSpec
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject, by_blocks
 

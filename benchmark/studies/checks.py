@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs import submissions
-from benchmark.specs.certificate import CertificateSpec
 from benchmark.specs.components import ATTENTION
 from benchmark.specs.study import BUILTIN, MeasureSpec
 from benchmark.specs.submission import VariantOnTrack
+from benchmark.specs.threat import CertificateSpec
 from benchmark.specs.training import radius_problem
 
 if TYPE_CHECKING:

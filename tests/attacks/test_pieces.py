@@ -20,7 +20,7 @@ from benchmark.runtime.errors import BenchmarkError, OutOfMemory
 from benchmark.runtime.memory import halved
 from benchmark.sandbox.confinement import Confinement, available
 from benchmark.sandbox.process import Process, serve
-from benchmark.specs.certificate import CertificateSpec
+from benchmark.specs.threat import CertificateSpec
 
 IMAGES = torch.rand(64, 3, 4, 4, generator=torch.Generator().manual_seed(1))
 

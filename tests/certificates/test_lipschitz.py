@@ -30,7 +30,7 @@ from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
 from benchmark.records.certificate import Certificate
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.certificate import CertificateSpec
+from benchmark.specs.threat import CertificateSpec
 
 
 def transformer(width: int = 8) -> nn.Sequential:

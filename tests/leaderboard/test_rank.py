@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from seeds_study import published, verdicts
 from tiny_record import proportion, record
 
+from benchmark.records.attack import Proportion
 from benchmark.records.comparison import better, mcnemar
-from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
 from benchmark.specs import tracks
 from leaderboard.rank import ball, columns, heads, rank

@@ -25,8 +25,7 @@ from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, PA
 from benchmark.evaluation.replay.findings import Verification, some
 from benchmark.records.evidence import column
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.certificate import CertificateSpec
-from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.specs.threat import AttackSpec, CertificateSpec, ThreatModel
 
 SHORT = 1e-3  # relative: how much smaller a radius may come out, since each batch ends its search at another place
 RESTARTS, STEPS = 4, 20  # of PGD on the margin, at a certified radius
