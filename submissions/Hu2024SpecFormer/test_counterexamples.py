@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from jacobian_ascent import jacobian_norm
+from ball_search import jacobian_norm
 from torch import nn
 
 from benchmark.certificates.unsound_paper_formula import Unsound, specformer_constant

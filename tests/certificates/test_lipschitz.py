@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from jacobian_ascent import ascend, jacobian_norm
+from ball_search import ascend, jacobian_norm
 from pydantic import ValidationError
 from tiny_layers import draw
 from torch import nn

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from tiny_colours import textures
+from tiny_sources import textures
 
 from benchmark.data import corruptions
 from benchmark.data.corruptions import corrupt

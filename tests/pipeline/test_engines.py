@@ -16,9 +16,7 @@ from pathlib import Path
 import cluster_project
 import psutil
 import pytest
-from stage_imports import planned_code, really_imported
-from stage_processes import wait_for
-from stages import run_stage, stage_names
+from stages import planned_code, really_imported, run_stage, stage_names, wait_for
 from tiny_project import ROOT, Project, built_once
 from typer.testing import CliRunner
 

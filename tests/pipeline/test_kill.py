@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stage_processes import stage_processes, wait_for
+from stages import stage_processes, wait_for
 from tiny_project import Project
 
 pytestmark = pytest.mark.slow

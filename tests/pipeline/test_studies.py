@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 import tiny_linear_row
 import tiny_study
-from stage_imports import planned_code, really_imported
-from stage_processes import stage_processes, wait_for
-from stages import run_stage
+from stages import planned_code, really_imported, run_stage, stage_processes, wait_for
 
 from benchmark.pipeline import inputs
 from benchmark.runtime import code

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from stage_processes import wait_for
+from stages import wait_for
 from tiny_project import edit
 
 pytestmark = pytest.mark.slow

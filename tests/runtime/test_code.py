@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from stage_imports import planned_code, planned_steps, really_imported
-from stages import stage_code, stage_names
+from stages import planned_code, planned_steps, really_imported, stage_code, stage_names
 
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy.stats import binomtest
-from stage_imports import planned_code, really_imported
-from tiny_colours import textures
+from stages import planned_code, really_imported
 from tiny_project import ROOT, Project
 from tiny_record import record
-from tiny_sources import encode
+from tiny_sources import encode, textures
 from torch import nn
 
 from benchmark.attacks.prediction import Predictions

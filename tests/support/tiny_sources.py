@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from scipy.io import savemat
+from scipy.ndimage import gaussian_filter
 from tiny_cifar import LABELS, PIXELS
 
 GREYS = (10, 60, 110, 160, 210, 250)  # a flat image survives JPEG and scaling
@@ -96,3 +97,10 @@ def write_flowers(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sums = {name: hashlib.md5((home / name).read_bytes()).hexdigest() for name in ("imagelabels.mat", "setid.mat")}
     known = {"label": ("imagelabels.mat", sums["imagelabels.mat"]), "setid": ("setid.mat", sums["setid.mat"])}
     monkeypatch.setattr(Flowers102, "_file_dict", known)
+
+
+def textures(n: int, size: tuple[int, int] = (32, 32)) -> np.ndarray:
+    """Smooth random images (n, 3, h, w) of 255ths, each from 0 to 1."""
+    found = gaussian_filter(np.random.default_rng(0).random((n, 3, *size)), (0, 0, 2, 2))
+    low, high = found.min((1, 2, 3), keepdims=True), found.max((1, 2, 3), keepdims=True)
+    return (np.rint((found - low) / (high - low) * 255) / np.float32(255)).astype(np.float32)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import tiny_layers
 import torch
-from jacobian_ascent import ascend
+from ball_search import ascend
 from torch import nn
 
 from benchmark.certificates.bounds.l2_attention import l2_attention_norm_upper

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from jacobian_ascent import ascend, jacobian_norm
+from ball_search import ascend, jacobian_norm
 from mpmath import mp, mpf
 from searched import few
 from torch import nn

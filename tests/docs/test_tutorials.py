@@ -1,15 +1,18 @@
-"""docs/evaluate.md, followed literally outside of a checkout: each block of Python, then its command."""
+"""Tutorials are followed literally: one evaluates a model of one's own, one reproduces a published network."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+import shutil
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
+from tiny_project import ROOT, Project
 from torch import nn
 from typer.testing import CliRunner
 
@@ -53,3 +56,26 @@ def test_the_notebook_runs_cell_by_cell(tmp_path, monkeypatch) -> None:
     robust = [names[name].numbers["AutoAttack Linf 0.15"].value for name in ("report", "compared")]
     assert robust[0] > 0.4 > robust[1]
     assert "<td>" in names["report"]._repr_html_()
+
+
+REPRODUCE = (ROOT / "docs/reproduce.md").read_text()
+STUDY = "leaderboard/results/digits/studies/Havens2024LoFAST-figure3.json"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_newcomer_retrains_a_published_network(tmp_path) -> None:
+    versions = json.loads((ROOT / STUDY).read_text())["result"]["environment"]
+    if other := [name for name in ("torch", "numpy") if versions[name] != version(name)]:
+        pytest.skip(f"published with another version of {', '.join(other)}")
+    if "avx2" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("the published bytes need a processor with AVX2")
+    project = Project.new(tmp_path / "checkout")
+    for folder in ("submissions/Havens2024LoFAST", "benchmark/tracks"):
+        shutil.copytree(ROOT / folder, project.root / folder, dirs_exist_ok=True)
+    (project.root / STUDY).parent.mkdir(parents=True)
+    shutil.copy(ROOT / STUDY, project.root / STUDY)
+    looking, checking = re.findall(r"```sh\nrvb (.*)\n```", REPRODUCE)[:2]
+    assert "figure3" in project.rvb(*looking.split()).stdout
+    (expected,) = re.findall(r"```text\n(.*)\n```", REPRODUCE)
+    assert expected in project.rvb(*checking.split()).stdout
