@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from importlib.metadata import version
@@ -61,7 +62,18 @@ for command in (
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, _end)
     errors.run(_start)
+
+
+def _end(number: int, _: object) -> None:
+    """End what this command started, which no signal to it alone reaches, and then the command."""
+    import psutil  # only now: every command would wait for it
+
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            child.terminate()
+    raise SystemExit(128 + number)
 
 
 def _start() -> None:

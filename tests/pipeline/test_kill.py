@@ -105,6 +105,18 @@ def test_killed_runs_resume_to_the_same_bytes(with_data, with_weights, finished,
     assert fresh.results(ROW) == finished.results(ROW)
 
 
+def test_a_command_that_is_told_to_end_leaves_nothing_running(fresh) -> None:
+    rvb = subprocess.Popen(
+        [sys.executable, "-m", "benchmark.commands.main", "repro", "--track", "tiny"], cwd=fresh.root, env=fresh.environment(),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for(lambda: scratch_file(fresh, "train", "training/checkpoint.safetensors"), "checkpoint")
+    rvb.terminate()
+    assert rvb.wait(timeout=60) == 128 + signal.SIGTERM
+    wait_for(lambda: not stage_processes(fresh, "train", forks=True), "end")
+    assert scratch_file(fresh, "train", "training/checkpoint.safetensors"), "the next run goes on from it"
+
+
 def holds_lock(project, stage: str, pid: int) -> bool:
     """Whether this process is the one that owns the stage's scratch folder."""
     path = project.root / "work/scratch/tiny" / ROW / stage / "lock"
