@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from benchmark.records.attack import Proportion
+from benchmark.records.accuracy import Proportion
 from benchmark.records.record import Record, headline
 from benchmark.records.robustbench import exported
 from benchmark.runtime.errors import BenchmarkError

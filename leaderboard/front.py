@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmark.records import reproduced
-from benchmark.records.attack import Proportion
+from benchmark.records.accuracy import Proportion
 from benchmark.records.record import headline
 from benchmark.records.study import read_published
 from benchmark.runtime import errors, files

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from benchmark.records.attack import Proportion
+from benchmark.records.accuracy import Proportion
 from benchmark.records.brought import Brought, Scores, credits
 from benchmark.records.record import Record, headline, headline_names
 from benchmark.records.study import PublishedStudy

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from benchmark.records.attack import Proportion
+from benchmark.records.accuracy import Proportion
 from benchmark.records.record import headline
 from benchmark.records.study_table import Spread
 from benchmark.specs.submission import Claim

@@ -51,9 +51,7 @@ COUNTED_AS_ONE = (
 class Unsound:
     """The value of a published formula that can be exceeded, in place of a Lipschitz constant or of l2 radii in pixels.
 
-    Attributes:
-        value: (n,) or () float64. It certifies nothing.
-        formula: its name and source.
+    `value` is (n,) or () float64 and certifies nothing; `formula` is its name and source.
     """
 
     value: torch.Tensor

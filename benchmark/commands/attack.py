@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.commands.terminal import EngineOption, TrackOption, console, row_names
-from benchmark.records.attack import AttackResult
-from benchmark.records.certificate import AuditResult
+from benchmark.records.accuracy import AttackResult, AuditResult
 from benchmark.runtime import code, files, scratch
 from benchmark.runtime.clock import Clock
 from benchmark.runtime.errors import BenchmarkError, near_miss

@@ -9,6 +9,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import Annotated
 
+import psutil
 import typer
 
 from benchmark.commands import (
@@ -68,8 +69,6 @@ def main() -> None:
 
 def _end(number: int, _: object) -> None:
     """End what this command started, which no signal to it alone reaches, and then the command."""
-    import psutil  # only now: every command would wait for it
-
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             child.terminate()

@@ -22,7 +22,7 @@ from benchmark.attacks.ball import distances, into_ball
 from benchmark.attacks.prediction import margins, predict
 from benchmark.evaluation.audit_layers import Effort, Tally, ascend, audit_layers, float64_copy, shrink
 from benchmark.layers.lipschitz import NormalisedHead
-from benchmark.records.certificate import AuditResult
+from benchmark.records.accuracy import AuditResult
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from benchmark.attacks.gradients import usable_gradients
 from benchmark.attacks.internals import Internals, Notes, internals
-from benchmark.records.attack import ModelFacts
+from benchmark.records.accuracy import ModelFacts
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.submission import Submission
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.special import betainc, ndtr, ndtri
 
-from benchmark.records.attack import Proportion, RobustResult
+from benchmark.records.accuracy import CertifiedResult, Proportion, RobustResult
 from benchmark.records.beside import (
     AttentionResult,
     CorruptionAccuracy,
@@ -26,7 +26,6 @@ from benchmark.records.beside import (
     SmoothedResult,
     WithoutAttention,
 )
-from benchmark.records.certificate import CertifiedResult
 from benchmark.records.evidence import ROUNDING, attack_ids, attacked, column, is_whole, probed
 from benchmark.records.per_image import PerImage, contradictions
 from benchmark.records.record import Record

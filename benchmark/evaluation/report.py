@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmark.evaluation.evidence import proportion
-from benchmark.records.attack import Proportion
+from benchmark.records.accuracy import Proportion
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import Engine, ThreatModel

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from benchmark.records.attack import Proportion
-from benchmark.records.certificate import CertifiedResult
+from benchmark.records.accuracy import CertifiedResult, Proportion
 from benchmark.specs.base import Frozen
 from benchmark.specs.track import CorruptionSpec, SmoothingSpec
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from benchmark.records.attack import Proportion
+from benchmark.records.accuracy import Proportion
 from benchmark.records.record import Record, headline
 from benchmark.specs.base import Frozen
 

@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 
-from benchmark.records.attack import AttackResult, Proportion, RobustResult
+from benchmark.records.accuracy import AttackResult, Certificate, CertifiedResult, Proportion, RobustResult
 from benchmark.records.beside import AttentionResult, CorruptionResult, Picture, SmoothedResult
-from benchmark.records.certificate import Certificate, CertifiedResult
 from benchmark.records.reliability import Reliability
 from benchmark.records.training import TrainingResult
 from benchmark.specs.base import Frozen

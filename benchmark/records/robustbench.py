@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from benchmark.records.attack import Proportion
+from benchmark.records.accuracy import Proportion
 from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, explain

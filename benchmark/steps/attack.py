@@ -174,7 +174,7 @@ def _wide(subject: Subject, row: Row, flops: int) -> int:
 def _result(spec: AttackSpec, suite: str, state: AttackState, robust: torch.Tensor) -> dict[str, Any]:
     """Return the result of one attack for the Record, as JSON values."""
     from benchmark.evaluation.evidence import proportion
-    from benchmark.records.attack import AttackResult
+    from benchmark.records.accuracy import AttackResult
 
     return AttackResult(
         id=spec.id,

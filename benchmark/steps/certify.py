@@ -30,7 +30,7 @@ class Certify(EvaluationStep):
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from benchmark.evaluation.audit import Audit
         from benchmark.evaluation.certified_radii import certificate_module
-        from benchmark.records.certificate import Certificate
+        from benchmark.records.accuracy import Certificate
 
         spec = self.declared
         model, images, labels = subject.model, subject.images, subject.labels

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from markupsafe import Markup
 
-from benchmark.records.attack import Proportion
+from benchmark.records.accuracy import Proportion
 from benchmark.records.record import headline
 from benchmark.records.reproduced import Reproduced
 from benchmark.records.study import DeclaredPaper

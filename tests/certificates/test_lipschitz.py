@@ -28,7 +28,7 @@ from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
-from benchmark.records.certificate import Certificate
+from benchmark.records.accuracy import Certificate
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import CertificateSpec
 

@@ -11,7 +11,7 @@ from browsers import choose, complaints, needs_chromium, until, width
 from seeds_study import verdicts
 from tiny_record import record
 
-from benchmark.records.attack import Proportion
+from benchmark.records.accuracy import Proportion
 from benchmark.records.record import Record
 from benchmark.specs import tracks
 from leaderboard import build

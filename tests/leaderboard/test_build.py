@@ -12,7 +12,7 @@ import pytest
 from browsers import complaints, needs_chromium, wider_than
 from tiny_record import proportion, record
 
-from benchmark.records.attack import Proportion
+from benchmark.records.accuracy import Proportion
 from benchmark.records.study import DeclaredPaper
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import tracks

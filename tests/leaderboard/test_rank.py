@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from seeds_study import published, verdicts
 from tiny_record import proportion, record
 
-from benchmark.records.attack import Proportion
+from benchmark.records.accuracy import Proportion
 from benchmark.records.comparison import better, mcnemar
 from benchmark.records.record import Record
 from benchmark.specs import tracks

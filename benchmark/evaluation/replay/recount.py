@@ -12,7 +12,7 @@ import pyarrow as pa
 from benchmark.evaluation import evidence as counting
 from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, proportion
 from benchmark.evaluation.replay.findings import Verification
-from benchmark.records.attack import Proportion
+from benchmark.records.accuracy import Proportion
 from benchmark.records.beside import WithoutAttention
 from benchmark.records.evidence import attack_ids, column, is_probe, is_whole, published_distances
 from benchmark.records.per_image import PerImage, contradictions, shares
