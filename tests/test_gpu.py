@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from every_objective import ATTACKED, EVERY, built, recipe
+from components import ATTACKED, EVERY, built, recipe
 from tiny_training import blobs
 
 from benchmark.attacks import pgd

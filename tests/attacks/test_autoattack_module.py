@@ -7,8 +7,8 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from tiny_cifar import LABELS, PIXELS, write_cifar
 from tiny_models import Linear, Through, grey_images
+from tiny_sources import LABELS, PIXELS, write_cifar
 from torch import nn
 
 import autoattack

@@ -9,9 +9,9 @@ from typing import Any
 import components
 import numpy as np
 import pytest
-from tiny_cifar import write_cifar
 from tiny_sources import (
     write_caltech,
+    write_cifar,
     write_flowers,
     write_folder,
     write_mnist,

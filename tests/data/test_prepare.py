@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from tiny_cifar import LABELS, PIXELS, write_cifar
-from tiny_sources import write_folder, write_mnist, write_parquet, write_svhn
+from tiny_sources import LABELS, PIXELS, write_cifar, write_folder, write_mnist, write_parquet, write_svhn
 
 from benchmark.data.images import Images, evaluation_index, load_split
 from benchmark.data.prepare import prepare, read, split

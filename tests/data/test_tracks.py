@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from tiny_cifar import write_cifar
-from tiny_sources import write_folder, write_svhn
+from tiny_sources import write_cifar, write_folder, write_svhn
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from compared_rows import ROBUST, TRACK, board
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from scipy.stats import binomtest
 from seeds_study import verdicts as first
+from site_rows import ROBUST, TRACK, board
 
 from benchmark.records.comparison import better
 from leaderboard.image_radii import image_radii

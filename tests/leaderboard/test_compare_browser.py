@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browsers import choose, complaints, needs_chromium, until
-from compared_rows import ROBUST, board
 from scipy.stats import binomtest
+from site_rows import ROBUST, board
 
 from leaderboard import build
 from leaderboard.pages.compare import packed

@@ -7,8 +7,7 @@ import json
 import pytest
 import torch
 from safetensors import safe_open
-from tiny_attention import attentive
-from tiny_models import Linear
+from tiny_models import Linear, attentive
 from tiny_training import blobs, model, resumed_to_the_same_bytes, run, spec
 from torch import nn
 

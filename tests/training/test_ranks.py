@@ -9,23 +9,25 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from ranked import Answer, together
 from searched import few
 from tiny_training import model, run, spec, stopping_after
 from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox.channel import Channel
 from benchmark.sandbox.confinement import Confinement
 from benchmark.sandbox.process import Process
 from benchmark.sandbox.training import _wait_for_first, exchange
 from benchmark.specs import methods
 from benchmark.training import standard
-from benchmark.training.ranks import ALONE, Ranks, add
+from benchmark.training.ranks import ALONE, Collective, Ranks, Tensors, add
 
 EVERYTHING = {"optimizer": "sgd", "sam": 0.05, "ema": 0.5, "clip_norm": 1.0, "accumulation": 2, "batch_size": 9}
 STANDARD = standard.objective(None)
@@ -225,3 +227,30 @@ def test_the_first_is_heard_once_the_others_are_done() -> None:
         ranks[0].send({}, None, 10)
         _wait_for_first(ranks, time.monotonic() + 60)
         assert ranks[0].receive()[0] == {"said": 1}
+
+
+Answer = tuple[dict[str, Any], Tensors]
+MOST = 2**26  # bytes
+
+
+def together(count: int, work: Callable[[Ranks], Answer], meeting: Path | None = None) -> list[Answer]:
+    """What `work` returns in each of `count` processes, by rank; with a `meeting` they exchange among themselves."""
+
+    def run(rank: int, channel: Channel) -> None:
+        def ask(kind: str, tensors: Tensors) -> Tensors:
+            channel.send({"exchange": kind}, tensors)
+            return channel.receive(MOST)[1]
+
+        asks = Collective(rank, count, meeting, 60.0, on_gpus=False) if meeting else ask
+        answer, tensors = work(Ranks(rank, count, asks))
+        channel.send({"answer": answer}, tensors)
+
+    nothing = Confinement((), memory=2**40)
+    ranks = [Process(partial(run, rank), nothing, owner=f"rank {rank}", seconds=60) for rank in range(count)]
+    try:
+        while "exchange" in (first := ranks[0].receive())[0]:
+            exchange(ranks, *first, time.monotonic() + 60)
+        return [(message["answer"], tensors) for message, tensors in [first, *(rank.receive() for rank in ranks[1:])]]
+    finally:
+        for rank in ranks:
+            rank.close()

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from searched import examples
-from tiny_lipschitz import climbed, convolutional
+from tiny_clipped import climbed, convolutional
 from tiny_models import grey_images
 from tiny_training import blobs, run, spec
 from torch import nn

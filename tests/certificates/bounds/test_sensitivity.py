@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from searched import few
-from tiny_attention import attend, attention_bound, attention_case, steepest
+from tiny_models import attend, attention_bound, attention_case, steepest
 
 from benchmark.certificates.bounds.sensitivity import METHODS, SOFTMAX_CURVATURE, attention_sensitivity
 from benchmark.layers.attention import ResidualAttention
