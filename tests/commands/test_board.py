@@ -7,8 +7,8 @@ from pathlib import Path
 
 import command
 import pytest
-import regression_record
 import tiny_linear_row
+import tiny_record
 from typer.testing import Result
 
 ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
@@ -27,9 +27,9 @@ def _project(tmp_path, monkeypatch) -> None:
 
 
 def put(row: str, robust: int, published: bool = False, certified: bool = True) -> None:
-    made = regression_record.changed("robust", 0, "accuracy", to=regression_record.proportion(robust))
+    made = tiny_record.changed("robust", 0, "accuracy", to=tiny_record.proportion(robust))
     update = {"submission": row.partition("-")[0]} | ({} if certified else {"certified": ()})
-    regression_record.write(made.model_copy(update=update), published=published)
+    tiny_record.write(made.model_copy(update=update), published=published)
 
 
 def rvb(*arguments: str) -> Result:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import command
 import pytest
-import regression_record
+import tiny_record
 from tiny_linear_row import TRACK
+from tiny_project import Project
 from typer.testing import Result
 
 from benchmark.runtime import files
@@ -40,11 +41,11 @@ def _repository(tmp_path, monkeypatch) -> None:
 
 
 def publish(variant: str = "small") -> None:
-    regression_record.write(regression_record.changed("variant", to=variant), published=True)
+    tiny_record.write(tiny_record.changed("variant", to=variant), published=True)
 
 
 def build(*path: str | int, to: object = None, flipped: tuple[tuple[str, int], ...] = ()) -> None:
-    regression_record.write(regression_record.changed(*path, to=to), *flipped)
+    tiny_record.write(tiny_record.changed(*path, to=to), *flipped)
 
 
 def rvb(*arguments: str) -> Result:
@@ -55,7 +56,7 @@ def test_a_row_that_was_built_here_is_compared_by_image() -> None:
     result = rvb()
     assert result.exit_code == 0
     assert result.output.strip().endswith("0 new, 0 removed, 0 changed, 1 same")
-    build("attacks", 0, "accuracy", to=regression_record.proportion(41), flipped=(("robust Linf 0.15", 3),))
+    build("attacks", 0, "accuracy", to=tiny_record.proportion(41), flipped=(("robust Linf 0.15", 3),))
     result = rvb()
     assert result.exit_code == 1
     for cells in (
@@ -69,7 +70,7 @@ def test_a_row_that_was_built_here_is_compared_by_image() -> None:
 
 
 def test_other_bytes_alone_break_nothing_and_code_is_not_compared() -> None:
-    digests = regression_record.content()["sha256"]
+    digests = tiny_record.content()["sha256"]
     build("sha256", to=digests | {"weights": "w2", "code train": "c2"})
     result = rvb()
     assert result.exit_code == 0
@@ -78,7 +79,7 @@ def test_other_bytes_alone_break_nothing_and_code_is_not_compared() -> None:
 
 
 def test_names_cannot_break_the_table() -> None:
-    build("robust", 0, "accuracy", to=regression_record.proportion(39))
+    build("robust", 0, "accuracy", to=tiny_record.proportion(39))
     publish("more")
     publish("odd|[x]")
     lines = rvb("--exit-zero").output.splitlines()
@@ -133,3 +134,35 @@ def test_origins_branch_stands_in_for_a_missing_one() -> None:
     git("update-ref", "refs/remotes/origin/main", "main")
     git("branch", "-qD", "main")
     assert rvb().exit_code == 0
+
+
+@pytest.mark.slow
+def test_a_row_counts_by_what_its_steps_read(tmp_path) -> None:
+    project = Project.new(tmp_path / "project")
+    project.add("Tiny2026Net")
+    project.add("Tiny2026Twin")
+    yaml = project.root / "submissions/Tiny2026Twin/submission.yaml"
+    extra = yaml.read_text().partition("variants:\n")[2].replace("  small:", "  extra:")
+    yaml.write_text(yaml.read_text() + extra.replace("    tracks", "    default: false\n    tracks"))
+
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=project.root, check=True)
+
+    def changed(*options: str) -> list[str]:
+        return project.rvb("diff", "--changed-rows", *options).stdout.split("\n")[:-1]
+
+    git("add", "--all")
+    git("commit", "-qm", "one")
+    git("branch", "-M", "main")
+    assert changed() == []
+    (project.root / "README.md").write_text("not read")
+    with (project.root / "benchmark/steps/corrupt.py").open("a") as of_no_row:
+        of_no_row.write("\nNEW = 1\n")
+    assert changed() == []
+    yaml.write_text(yaml.read_text().replace("epochs: 40", "epochs: 41"))
+    assert changed("--track", "tiny") == ["Tiny2026Twin-extra", "Tiny2026Twin-small"], "their own folder"
+    git("commit", "-qam", "two")
+    attack = project.root / "benchmark/attacks/pgd.py"
+    attack.write_text(attack.read_text() + "\nNEW = 1\n")
+    assert changed("--base", "HEAD") == ["Tiny2026Net-small --track tiny", "Tiny2026Twin-small --track tiny"]
+    assert len(changed("--base", "HEAD", "--all")) == 3

@@ -11,7 +11,7 @@ import command
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import regression_record
+import tiny_record
 from tiny_linear_row import METHOD, SUBMISSION, TRACK
 from tiny_project import ROOT
 from typer.testing import Result
@@ -49,12 +49,12 @@ def published(_project) -> None:
 
 def put(row: str, *path: str | int, to: object = None) -> None:
     """A built Record of `row` with one value changed, and its images."""
-    record = regression_record.changed(*path, to=to)
-    regression_record.write(record.model_copy(update={"submission": row.partition("-")[0]}))
+    record = tiny_record.changed(*path, to=to)
+    tiny_record.write(record.model_copy(update={"submission": row.partition("-")[0]}))
 
 
 def put_better(row: str) -> None:
-    put(row, "clean", to=regression_record.proportion(96))
+    put(row, "clean", to=tiny_record.proportion(96))
 
 
 def record_file(row: str) -> Path:
@@ -155,7 +155,7 @@ def test_one_row_keeps_the_machines_of_the_others(published) -> None:
 
 
 def test_a_flipped_image_fails_its_row_alone(published) -> None:
-    put(ROWS[0], "robust", 0, "accuracy", to=regression_record.proportion(41))
+    put(ROWS[0], "robust", 0, "accuracy", to=tiny_record.proportion(41))
     assert error("regress") == (
         "1 of 2 rows are not what was published: Tiny2026Linear-small; find out why, or publish them anew with --reason"
     )
@@ -259,8 +259,8 @@ def test_a_track_without_rows_publishes_and_compares_nothing(published, monkeypa
 
 def test_rows_that_are_missing_on_either_side(published) -> None:
     by_hand = PUBLISHED / "Tiny2026Linear-large.json"
-    record = regression_record.changed("variant", to="large").model_copy(update={"submission": "Tiny2026Linear"})
-    regression_record.write(record, published=True)
+    record = tiny_record.changed("variant", to="large").model_copy(update={"submission": "Tiny2026Linear"})
+    tiny_record.write(record, published=True)
     result = rvb("regress")
     assert result.exit_code == 0, "rvb repro does not build it"
     assert "Tiny2026Linear-large is published and not built here" in result.output

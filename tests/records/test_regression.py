@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import regression_record
-from regression_record import built, changed, proportion
+import tiny_record
+from tiny_record import built, changed, proportion
 
 from benchmark.records.per_image import contradictions
 from benchmark.records.record import Record
@@ -120,7 +120,7 @@ def test_an_image_whose_verdict_flipped_or_whose_radius_fell_is_named_even_where
     ],
 )
 def test_images_against_certified_robust_and_clean_are_named(name, image, words) -> None:
-    problems = contradictions(PUBLISHED, regression_record.images(PUBLISHED, (name, image)))
+    problems = contradictions(PUBLISHED, tiny_record.images(PUBLISHED, (name, image)))
     assert words in [problem.words for problem in problems]
 
 
@@ -181,7 +181,7 @@ def test_of_the_same_weights_one_image_may_differ() -> None:
     for count, metrics in ((94, []), (93, ["clean"])):
         record = other.model_copy(update={"clean": other.clean.model_copy(update={"count": count})})
         flipped = [("clean", image) for image in range(95 - count)]
-        images = regression_record.images(other, *flipped)
+        images = tiny_record.images(other, *flipped)
         assert outside(decided(Built(record, images, ELSEWHERE))) == metrics
 
 

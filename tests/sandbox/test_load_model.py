@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -76,3 +77,12 @@ def test_in_the_sandbox_it_gives_the_same_logits_and_gradients(tmp_path, monkeyp
         assert torch.equal(*gradients)
     finally:
         held.close()
+
+
+def test_published_weights_are_those_of_the_record_and_every_track_has_some() -> None:
+    weights = sorted(PUBLISHED.glob("*/weights/*.safetensors"))
+    assert {path.parents[1].name for path in weights} >= {"digits", "cifar10_jpeg"}
+    for path in weights:
+        record = json.loads((path.parents[1] / f"{path.stem}.json").read_text())
+        assert files.sha256_file(path) == record["sha256"]["weights"], path
+        assert path.stat().st_size <= 16 * 2**20, path

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +21,7 @@ from benchmark.attacks import autoattack
 from benchmark.attacks.engine import square
 from benchmark.attacks.engine.fused_ops import FEW, FusedOps
 from benchmark.attacks.engine.slots import Search
+from benchmark.runtime import arithmetic
 from benchmark.specs.threat import ThreatModel
 
 FUSED, CONVOLUTION = functional.scaled_dot_product_attention, functional.conv2d
@@ -178,3 +183,16 @@ def test_a_search_asks_the_model_itself_about_what_it_finds() -> None:
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.1), ("L2", 0.5)])
 def test_slots_and_company_change_no_bit_for_a_model_with_attention(norm, eps) -> None:
     assert_slots_and_company_change_no_bit(one_block(), grey_images(8), ThreatModel(norm=norm, eps=eps))
+
+
+FILES = ("test_class_token.py", "test_quicker.py", "test_search.py")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_an_image_is_treated_alike_wherever_it_stands_to_the_bit_in_native_arithmetic() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in arithmetic.VARIABLES}
+    files = [str(Path(__file__).with_name(name)) for name in FILES]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *files]
+    result = subprocess.run(command, capture_output=True, text=True, env={**environment, "TEST_ARITHMETIC": "native"})
+    assert result.returncode == 0, result.stdout
