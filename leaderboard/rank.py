@@ -109,11 +109,13 @@ def rank(
         return (-numbers[key].value, *rest, record.row)
 
     trained, ordered = trainings(records, track, studies), sorted(records, key=order)
-    robust = dict.fromkeys([key, *_robust(names)])
-    by_name = {name: _standings(name, ordered, images, trained) for name in robust}
-    for name in (name for name in names if name not in robust and not name.startswith("corrupted")):
-        with_it = [record for record in ordered if name in values[record.row]]
-        by_name[name] = _standings(name, with_it, images, trained, named=False)
+    by_name = {
+        name: _standings(
+            name, [record for record in ordered if name in values[record.row]], images, trained, name == key
+        )
+        for name in dict.fromkeys([key, *_robust(names), *names])
+        if not name.startswith("corrupted")
+    }
     rows = []
     for record in ordered:
         seeds, numbers, row = trained.get(record.row), values[record.row], record.row
@@ -158,7 +160,7 @@ def _standings(
     records: Sequence[Record],
     images: Mapping[str, Scores],
     trainings_of: Mapping[str, Trainings],
-    named: bool = True,
+    named: bool,
 ) -> dict[str, Standing]:
     """Return the standings by row, by one number."""
     scores = {row: numbers[name] for row, numbers in images.items() if name in numbers}

@@ -16,7 +16,8 @@ from benchmark.records.robustbench import ClaimedBoard
 from benchmark.records.study import DeclaredPaper, PublishedStudy
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
-from leaderboard.rank import Head, Row, ball, columns, heads
+from leaderboard.charts.sandwich import l2_radii, radii_of
+from leaderboard.rank import Head, Row, ball, columns, heads, ranking_name
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
@@ -80,6 +81,25 @@ class Board:
     @cached_property
     def columns(self) -> list[str]:
         return columns(self.track)
+
+    @cached_property
+    def ranking(self) -> str:
+        return ranking_name(self.track)
+
+    @cached_property
+    def attacked(self) -> list[float]:
+        """Return the l2 radii at which all rows are attacked."""
+        return [threat.eps for threat in self.track.threats if threat.norm == "L2"]
+
+    @cached_property
+    def marks(self) -> list[float]:
+        """Return the l2 radii that the track speaks of."""
+        return l2_radii(self.track)
+
+    @cached_property
+    def radii(self) -> tuple[float, ...]:
+        """Return evenly spaced l2 radii with `marks` among them; none if the track has none."""
+        return radii_of(self.track)
 
     @cached_property
     def heads(self) -> list[Head]:
