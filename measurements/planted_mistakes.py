@@ -194,7 +194,7 @@ broken images still count: "0" if image in lost else digit => digit
 [results] tests/steps/test_corrupt.py
 Wilson of copies, another level: ndtri(0.975) => ndtri(0.95)
 [board] tests/leaderboard/test_rank.py
-ranks turned round: Standing(1 + better_ones, len(rows) - worse => Standing(1 + worse, len(rows) - better_ones
+ranks turned round: 1 + (signs == -1).sum => 1 + (signs == 1).sum
 no Bonferroni: _most(counted, ERROR / comparisons) => _most(counted, ERROR)
 one-sided McNemar: binom.ppf(error / 2, apart, 0.5) => binom.ppf(error, apart, 0.5)
 [board] tests/leaderboard/test_rank.py
