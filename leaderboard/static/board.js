@@ -374,6 +374,9 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       remember();
     });
   }
+  body.addEventListener("click", ({ target }) => { // shows the figures of a row, where nothing hovers
+    if (!target.closest("a, button, label, input")) target.closest("tr").classList.toggle("told");
+  });
   more.addEventListener("click", () => {
     const next = body.rows.length;
     whole = true;

@@ -135,7 +135,10 @@ def test_a_tab_shows_and_ranks_by_the_numbers_of_its_threat_and_draws_them(board
     assert board.execute_script(RANKS) == ["1", "2", "–", "–"]
     cell = board.find_element("css selector", "tr[data-row=Weak-v] td:nth-child(14)")
     interval = Proportion.of(19, 100)
-    assert cell.text.split("\n") == ["19.0", f"{100 * interval.low:.1f}–{100 * interval.high:.1f}"]
+    assert [part.get_property("textContent") for part in cell.find_elements("css selector", "*")] == [
+        "19.0",
+        f"{100 * interval.low:.1f}–{100 * interval.high:.1f}",
+    ]
     until(board, lambda: "certified L2 0.5" in drawn_words(board))
     kept, seen = board.current_url, shown(board)
     board.get("about:blank")
@@ -246,6 +249,34 @@ def test_one_switch_shows_the_other_numbers_with_a_script_or_without(board, addr
         assert not hidden.is_displayed()
         board.find_element("id", "all").click()
         assert hidden.is_displayed()
+    finally:
+        board.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+FIGURES = """
+return [...document.querySelectorAll(".board tbody tr")].filter((row) => getComputedStyle(row.querySelector("td > b + small")).opacity === "1")
+  .map((row) => row.dataset.row)
+"""
+
+
+def test_a_bars_figures_show_where_a_row_is_pointed_at_tapped_or_focused_and_without_a_script(board, address) -> None:
+    from selenium.webdriver import ActionChains
+
+    def cell(row: str) -> Any:
+        return board.find_element("css selector", f"tr[data-row={row}] td:nth-child(3)")
+
+    assert board.execute_script(FIGURES) == []
+    ActionChains(board).move_to_element(cell("Best-v")).perform()
+    assert board.execute_script(FIGURES) == ["Best-v"]
+    ActionChains(board).move_to_element(cell("Best-v")).click().move_to_element(cell("Weak-v")).perform()
+    assert board.execute_script(FIGURES) == ["Best-v", "Weak-v"], "a tap lasts"
+    board.execute_script("document.querySelector('tr[data-row=Certain-v] a').focus()")
+    assert board.execute_script(FIGURES) == ["Best-v", "Certain-v", "Weak-v"]
+    board.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        board.get("about:blank")
+        board.get(address)
+        assert "–" in cell("Certain-v").text, "figures as text"
     finally:
         board.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
