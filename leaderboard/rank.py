@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,17 +20,7 @@ TITLES = {
     "smoothed": "smoothed version, certified",
     "corrupted": "corrupted (ImageNet-C strengths)",
 }
-
-
 ROUNDED_UP = 5e-5  # pixels
-
-
-@dataclass(frozen=True)
-class Head:
-    """A heading that neighbouring columns share, and the rest of their names; "" for a column that stands alone."""
-
-    title: str
-    columns: list[str]
 
 
 @dataclass(frozen=True)
@@ -67,10 +56,10 @@ def columns(track: Track) -> list[str]:
     return headline_names(track)
 
 
-def heads(names: list[str]) -> list[Head]:
-    """Return the columns' names, grouped by their first word."""
-    groups = itertools.groupby((name.partition(" ") for name in names), key=lambda parts: parts[0])
-    return [Head(TITLES.get(word, word), [ball(rest) for _, _, rest in parts]) for word, parts in groups]
+def label(name: str) -> str:
+    """Return a number's name in words, such as "smoothed version, certified L2 0.5"."""
+    kind, _, within = name.partition(" ")
+    return f"{TITLES.get(kind, kind)} {ball(within)}".strip()
 
 
 def ball(name: str) -> str:

@@ -24,6 +24,19 @@ def read_track(name: str) -> Track:
     return Track.model_validate({"name": name, **yaml.safe_load(Path(f"benchmark/tracks/{name}.yaml").read_text())})
 
 
+def published_places(folder: Path) -> dict[str, tuple[Path, Path | None]]:
+    """Return by row its published Record and its verdicts by image, None where there are none.
+
+    Args:
+        folder: the track's folder in leaderboard/results.
+    """
+    records = sorted(folder.glob("*-*.json"))  # <submission>-<variant>; no other file there has a hyphen
+    images = [folder / "images" / path.name for path in records]
+    return {
+        record.stem: (record, path if path.exists() else None) for record, path in zip(records, images, strict=True)
+    }
+
+
 def read_rows(
     track: Track,
     places: Iterable[tuple[Path, Path | None]],

@@ -17,7 +17,7 @@ from benchmark.records.study import DeclaredPaper, PublishedStudy
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
 from leaderboard.charts.sandwich import l2_radii, radii_of
-from leaderboard.rank import Head, Row, ball, columns, heads, ranking_name
+from leaderboard.rank import Row, ball, columns, label, ranking_name
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
@@ -102,10 +102,6 @@ class Board:
         return radii_of(self.track)
 
     @cached_property
-    def heads(self) -> list[Head]:
-        return heads(self.columns)
-
-    @cached_property
     def tables(self) -> list[study_table.Table]:
         return [study_table.table(study) for study in self.studies]
 
@@ -138,3 +134,4 @@ ENVIRONMENT.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": ("
 ENVIRONMENT.filters["percent"] = lambda value: f"{100 * value:.1f}"
 ENVIRONMENT.filters["short"] = short
 ENVIRONMENT.filters["ball"] = ball
+ENVIRONMENT.filters["label"] = label

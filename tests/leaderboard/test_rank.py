@@ -15,7 +15,7 @@ from benchmark.records.comparison import better, mcnemar
 from benchmark.records.proportion import Proportion
 from benchmark.records.record import Record
 from benchmark.specs import tracks
-from leaderboard.rank import ball, columns, heads, rank
+from leaderboard.rank import ball, columns, label, rank
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie, _most, standings
 
 TRACK = tracks.load("digits")
@@ -31,14 +31,11 @@ def ranks(records: list[Record], *studies) -> list[tuple[str, str]]:
     return [(row.record.submission, row.rank) for row in rank(records, TRACK, images(*records), studies)]
 
 
-def test_columns_stand_in_groups() -> None:
-    ranked = [(head.title, head.columns) for head in heads(columns(tracks.load("digits")))]
-    assert ranked == [
-        ("clean", [""]),
-        ("robust", ["Linf 0.15", "L2 0.5", "L2 1"]),
-        ("certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
-        ("smoothed version, certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
-    ]
+def test_a_number_has_a_name_in_words() -> None:
+    names = ["clean", "robust Linf 0.0314", "smoothed L2 0.25", "corrupted"]
+    assert [label(name) for name in names] == [
+        "clean", "robust Linf 8/255", "smoothed version, certified L2 0.25", "corrupted (ImageNet-C strengths)",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
