@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 STATIC = HERE / "static"
 WORK = Path("work")
 PUBLISHED = HERE / "results"
-PAGES = (row_files, boards, papers, compare, formats)
+PAGES = (boards, papers, compare, formats)
 
 
 def build(name: str, *options: str) -> None:
@@ -72,11 +72,13 @@ def render(folder: Path, board: Board) -> Site:
     site = Site(folder, address and f"{address}{board.track.name}/")
     for path in sorted(STATIC.iterdir()):
         site.copy(f"static/{path.name}", path)
-    site.write(vega.SCRIPT, vega.script(folder / vega.SCRIPT))
-    for pages in PAGES:
-        pages.write_pages(site, board)
+    row_files.write_pages(site, board, [_write_script, *(pages.write_pages for pages in PAGES)])
     site.close()
     return site
+
+
+def _write_script(site: Site, _: Board) -> None:
+    site.write(vega.SCRIPT, vega.script(site.folder / vega.SCRIPT))
 
 
 if __name__ == "__main__":

@@ -70,9 +70,6 @@ def write_pages(site: Site, board: Board) -> None:
     site.write("leaderboard.json", to_json(made))
     site.write(SCHEMA, json.dumps(MachineBoard.model_json_schema(), indent=1, sort_keys=True) + "\n")
     site.write("leaderboard.csv", as_csv(made))
-    for row in board.rows:
-        for place, content in robustbench(row.record, board.track).items():
-            site.write(place, json.dumps(content, indent=2) + "\n")
 
 
 def robustbench(record: Record, track: Track) -> dict[str, dict[str, Any]]:

@@ -27,7 +27,7 @@ from leaderboard.charts.overview import overview
 from leaderboard.citation import bibtex_of_benchmark
 from leaderboard.pages.board_data import ENVIRONMENT, About, Board, of_no_paper
 from leaderboard.rank import Row, headline_columns, ranking_name
-from leaderboard.reading import read_claimed, read_papers, read_rows, read_track
+from leaderboard.reading import published_places, read_claimed, read_papers, read_rows, read_track
 from leaderboard.site import Site
 from leaderboard.times import write_times
 
@@ -149,19 +149,18 @@ def _board(track: Track, about: About) -> Board:
     work, kept = build.WORK / track.name, build.PUBLISHED / track.name
     names = Path("pipelines") / track.name / "_all" / "rows.json"
     names = names if names.exists() else names.parents[1] / "rows.json"
-    places = {path.stem: (path, kept / "images" / path.name) for path in sorted(kept.glob("*-*.json"))}
+    places = published_places(kept)
     for row in files.read_json(names) if names.exists() else []:
         own = work / row / "record"
         if (own / "record.json").exists():
-            places[row] = own / "record.json", own / "per_image.json"
+            images = own / "per_image.json"
+            places[row] = own / "record.json", images if images.exists() else None
     studies = read_published(kept / "studies")
-    files_of_rows = [(record, images if images.exists() else None) for record, images in places.values()]
-    rows, images = read_rows(
-        track, files_of_rows, kept, studies, "bring it back with git, or delete it and run `rvb repro`"
-    )
+    again = "bring it back with git, or delete it and run `rvb repro`"
+    rows, scores = read_rows(track, places.values(), kept, studies, again)
     claimed, papers = read_claimed(Path("leaderboard/claimed") / track.name), work / "inputs/papers.json"
     return Board(
-        track, rows, work, studies, claimed, reproduced.read(kept), front="../index.html", images=images,
+        track, rows, work, studies, claimed, reproduced.read(kept), front="../index.html", images=scores,
         papers=read_papers(papers) if papers.exists() else {}, published=kept, about=about,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from benchmark.records.brought import Brought
+from benchmark.records.contributed import Contribution
 from benchmark.records.evidence import ROUNDING, broken_distances
 from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
@@ -76,7 +76,7 @@ def held(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
     return len(reaches) - np.searchsorted(reaches, radii, side="left")
 
 
-def image_radii(evidence: pa.Table, contributions: Sequence[Brought] = ()) -> ImageRadii:
+def image_radii(evidence: pa.Table, contributions: Sequence[Contribution] = ()) -> ImageRadii:
     """Return radii from evidence.parquet, contributed attacks counted; a contradicted certificate counts as none."""
     names = evidence.column_names
 
@@ -91,7 +91,9 @@ def image_radii(evidence: pa.Table, contributions: Sequence[Brought] = ()) -> Im
     return _image_radii(column("clean_margin") > 0, broken_distances(evidence), certified, smoothed, contributions)
 
 
-def published_radii(images: PerImage, record: Record, pixels: int, contributions: Sequence[Brought] = ()) -> ImageRadii:
+def published_radii(
+    images: PerImage, record: Record, pixels: int, contributions: Sequence[Contribution] = ()
+) -> ImageRadii:
     """Return the radii that git's files tell.
 
     Where they lack distances, an image counts as broken from the radius of the ball that it was lost in.
@@ -120,7 +122,7 @@ def _image_radii(
     broken: np.ndarray,
     certified: np.ndarray | None,
     smoothed: np.ndarray | None,
-    contributions: Sequence[Brought],
+    contributions: Sequence[Contribution],
 ) -> ImageRadii:
     """Return the radii of the attacked images, contributed attacks counted; `broken` is of those, the rest of all images."""
     n = len(broken)

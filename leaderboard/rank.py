@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from benchmark.records.accuracy import Proportion
-from benchmark.records.brought import Brought, Scores, credits
+from benchmark.records.contributed import Contribution, Scores, credits
 from benchmark.records.record import Record, headline, headline_names
 from benchmark.records.study import PublishedStudy
 from benchmark.records.study_table import Spread
@@ -21,17 +20,7 @@ TITLES = {
     "smoothed": "smoothed version, certified",
     "corrupted": "corrupted (ImageNet-C strengths)",
 }
-
-
 ROUNDED_UP = 5e-5  # pixels
-
-
-@dataclass(frozen=True)
-class Head:
-    """A heading that neighbouring columns share, and the rest of their names; "" for a column that stands alone."""
-
-    title: str
-    columns: list[str]
 
 
 @dataclass(frozen=True)
@@ -41,7 +30,7 @@ class Row:
     `best` and `worst` are the ranks left to it by the first robust number: one more than the rows shown to be better, and all
     rows but those shown to be worse. Where the ranks of two rows do not meet, one is shown to be better, by itself or by rows
     between them. `standings` are the ranks by each number, among the rows that have it. `trainings` is None where the row is
-    one training; `brought` are contributed adversarial images, which the numbers count.
+    one training; `contributions` are contributed adversarial images, which the numbers count.
     """
 
     best: int
@@ -50,13 +39,13 @@ class Row:
     cells: tuple[Proportion | None, ...]
     spreads: tuple[Spread | None, ...]  # over seeds, in the order of the columns
     trainings: Trainings | None
-    brought: tuple[Brought, ...] = ()
+    contributions: tuple[Contribution, ...] = ()
     standings: Mapping[str, Standing] = field(default_factory=dict)
 
     @property
     def credits(self) -> dict[str, str]:
         """Return by column who lowered the number, and by how many images."""
-        return credits(self.brought)
+        return credits(self.contributions)
 
     @property
     def rank(self) -> str:
@@ -67,10 +56,10 @@ def columns(track: Track) -> list[str]:
     return headline_names(track)
 
 
-def heads(names: list[str]) -> list[Head]:
-    """Return the columns' names, grouped by their first word."""
-    groups = itertools.groupby((name.partition(" ") for name in names), key=lambda parts: parts[0])
-    return [Head(TITLES.get(word, word), [ball(rest) for _, _, rest in parts]) for word, parts in groups]
+def label(name: str) -> str:
+    """Return a number's name in words, such as "smoothed version, certified L2 0.5"."""
+    kind, _, within = name.partition(" ")
+    return f"{TITLES.get(kind, kind)} {ball(within)}".strip()
 
 
 def ball(name: str) -> str:
@@ -87,7 +76,7 @@ def rank(
     track: Track,
     images: Mapping[str, Scores] = MappingProxyType({}),
     studies: Sequence[PublishedStudy] = (),
-    contributions: Mapping[str, tuple[Brought, ...]] = MappingProxyType({}),
+    contributions: Mapping[str, tuple[Contribution, ...]] = MappingProxyType({}),
 ) -> list[Row]:
     """Return the rows by the first robust accuracy, then by the other robust and certified ones, clean, and name.
 
@@ -109,11 +98,13 @@ def rank(
         return (-numbers[key].value, *rest, record.row)
 
     trained, ordered = trainings(records, track, studies), sorted(records, key=order)
-    robust = dict.fromkeys([key, *_robust(names)])
-    by_name = {name: _standings(name, ordered, images, trained) for name in robust}
-    for name in (name for name in names if name not in robust and not name.startswith("corrupted")):
-        with_it = [record for record in ordered if name in values[record.row]]
-        by_name[name] = _standings(name, with_it, images, trained, named=False)
+    by_name = {
+        name: _standings(
+            name, [record for record in ordered if name in values[record.row]], images, trained, name == key
+        )
+        for name in dict.fromkeys([key, *_robust(names), *names])
+        if not name.startswith("corrupted")
+    }
     rows = []
     for record in ordered:
         seeds, numbers, row = trained.get(record.row), values[record.row], record.row
@@ -158,7 +149,7 @@ def _standings(
     records: Sequence[Record],
     images: Mapping[str, Scores],
     trainings_of: Mapping[str, Trainings],
-    named: bool = True,
+    named: bool,
 ) -> dict[str, Standing]:
     """Return the standings by row, by one number."""
     scores = {row: numbers[name] for row, numbers in images.items() if name in numbers}

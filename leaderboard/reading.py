@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 from pydantic import RootModel
 
-from benchmark.records.brought import FOLDER, Scores, lowered_all
+from benchmark.records.contributed import FOLDER, Scores, lowered_all
 from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
 from benchmark.records.robustbench import ClaimedBoard
@@ -22,6 +22,19 @@ Papers = RootModel[dict[str, DeclaredPaper]]
 
 def read_track(name: str) -> Track:
     return Track.model_validate({"name": name, **yaml.safe_load(Path(f"benchmark/tracks/{name}.yaml").read_text())})
+
+
+def published_places(folder: Path) -> dict[str, tuple[Path, Path | None]]:
+    """Return by row its published Record and its verdicts by image, None where there are none.
+
+    Args:
+        folder: the track's folder in leaderboard/results.
+    """
+    records = sorted(folder.glob("*-*.json"))  # <submission>-<variant>; no other file there has a hyphen
+    images = [folder / "images" / path.name for path in records]
+    return {
+        record.stem: (record, path if path.exists() else None) for record, path in zip(records, images, strict=True)
+    }
 
 
 def read_rows(

@@ -12,7 +12,7 @@ from benchmark.runtime import errors, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.track import Track
 from leaderboard.rank import Row, ball, columns
-from leaderboard.reading import read_rows, read_track
+from leaderboard.reading import published_places, read_rows, read_track
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,9 @@ def main(arguments: list[str]) -> None:
 def ranked(name: str) -> list[Row]:
     """Return the published rows of a track, ranked, with contributed attacks counted."""
     folder = PUBLISHED / name
-    records = sorted(folder.glob("*-*.json"))  # <submission>-<variant>; what else stands there is no row
-    if not records:
+    places = published_places(folder).values()
+    if not places:
         raise BenchmarkError(f"{folder} holds no Record; run `rvb repro`, then `rvb publish --all`")
-    images = [folder / "images" / path.name for path in records]
-    places = [(record, path if path.exists() else None) for record, path in zip(records, images, strict=True)]
     studies = read_published(folder / "studies", "*-seeds.json")
     return read_rows(read_track(name), places, folder, studies, "bring it back with git, or publish it again")[0]
 
@@ -93,13 +91,13 @@ def table(rows: list[Row], track: Track, all_rows: bool = False) -> str:
     left = f" of {every}; each submission's first row is shown" if every > len(rows) else ""
     note = f"95% intervals up to ±{reach:.1f} points. #: ranks not ruled out{left}."
     lines += ["", f"Percent of {counted} test images, {note}"]
-    lowered = [f"{_escaped(row.record.title)} ({_escaped(_credited(row))})" for row in rows if row.brought]
+    lowered = [f"{_escaped(row.record.title)} ({_escaped(_credited(row))})" for row in rows if row.contributions]
     lines += ["", f"Lowered by contributed images: {'; '.join(lowered)}."] if lowered else []
     return "\n".join(lines)
 
 
 def _credited(row: Row) -> str:
-    return ", ".join(dict.fromkeys(contribution.credit for contribution in row.brought))
+    return ", ".join(dict.fromkeys(contribution.credit for contribution in row.contributions))
 
 
 def _escaped(text: str) -> str:

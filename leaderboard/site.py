@@ -15,23 +15,39 @@ class Site:
 
     def __init__(self, folder: Path, address: str = "") -> None:
         self.folder, self.address, self.written = folder, address, 0
-        self._kept: set[Path] = set()
+        self._kept: set[str] = set()
 
     @property
     def pages(self) -> list[str]:
         """Return the places of the pages, in order."""
-        return sorted(str(path.relative_to(self.folder)) for path in self._kept if path.suffix == ".html")
+        return sorted(place for place in self._kept if place.endswith(".html"))
 
     def write(self, place: str, content: str | bytes) -> None:
+        """Write a file whole: aside, then renamed.
+
+        The disk is not waited for, as files.write does: that would take most of the time of a large site.
+        """
         if self.address and isinstance(content, str) and place.endswith(".html"):
             canonical = html.escape(self.address + place.removesuffix("index.html"))
             content = content.replace("<head>\n", f'<head>\n<link rel="canonical" href="{canonical}">\n', 1)
         data = content.encode() if isinstance(content, str) else content
-        path = self.folder / place
-        self._kept.add(path)
-        if not path.is_file() or path.read_bytes() != data:
-            _write(path, data)
-            self.written += 1
+        path = os.path.join(self.folder, place)
+        self._kept.add(place)
+        try:
+            with open(path, "rb") as file:
+                if file.read() == data:
+                    return
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        aside = f"{path}.{os.getpid()}"
+        try:
+            with open(aside, "wb") as file:
+                file.write(data)
+            os.replace(aside, path)
+        except BaseException:
+            Path(aside).unlink(missing_ok=True)
+            raise
+        self.written += 1
 
     def copy(self, place: str, source: Path) -> None:
         self.write(place, source.read_bytes())
@@ -43,22 +59,10 @@ class Site:
 
     def close(self) -> None:
         """Remove files that were neither written nor copied, and empty folders."""
-        for path in sorted(self.folder.rglob("*"), reverse=True):
-            if path.is_dir() and not path.is_symlink():
-                if not any(path.iterdir()):
-                    path.rmdir()
-            elif path not in self._kept:
-                path.unlink()
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write aside, then rename, so that readers see whole files. Not forced to the disk, as files.write does: that would
-    take most of the time of a large site.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        aside.write_bytes(data)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+        for folder, folders, names in os.walk(self.folder, topdown=False):
+            links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+            for path in (os.path.join(folder, name) for name in (*names, *links)):
+                if os.path.relpath(path, self.folder) not in self._kept:
+                    os.unlink(path)
+            if folder != os.fspath(self.folder) and not os.listdir(folder):
+                os.rmdir(folder)

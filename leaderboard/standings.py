@@ -69,16 +69,16 @@ def standings(
     np.fill_diagonal(compared, True)
     tied = {IMAGES: (signs == 0) & compared & ~seeds, SEEDS: seeds, UNKNOWN: ~compared}
     np.fill_diagonal(tied[IMAGES], False)
-    tied = tied if named else {}
-    return {row: _standing(place, rows, signs, tied) for place, row in enumerate(rows)}
-
-
-def _standing(place: int, rows: Sequence[str], signs: np.ndarray, tied: Mapping[str, np.ndarray]) -> Standing:
-    ties = [
-        Tie(test, tuple(rows[int(other)] for other in np.flatnonzero(matrix[place]))) for test, matrix in tied.items()
-    ]
-    worse, better_ones = int((signs[place] == 1).sum()), int((signs[place] == -1).sum())
-    return Standing(1 + better_ones, len(rows) - worse, tuple(tie for tie in ties if tie.rows))
+    names = np.array([*rows], dtype=object)
+    first = 1 + (signs == -1).sum(axis=1)
+    last = len(rows) - (signs == 1).sum(axis=1)
+    ties: list[tuple[Tie, ...]] = [()] * len(rows)
+    if named:
+        ties = [
+            tuple(Tie(test, tuple(names[matrix[place]])) for test, matrix in tied.items() if matrix[place].any())
+            for place in range(len(rows))
+        ]
+    return {row: Standing(*values) for row, *values in zip(rows, first.tolist(), last.tolist(), ties, strict=True)}
 
 
 def _over_images(verdicts: Sequence[str], comparisons: int) -> np.ndarray:

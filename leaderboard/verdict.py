@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmark.records.brought import Brought
+from benchmark.records.contributed import Contribution
 from benchmark.records.record import Record
 
 TRUST = {
@@ -24,7 +24,7 @@ class Verdict:
     warnings: tuple[tuple[str, str], ...]
 
 
-def verdict(record: Record, contributions: Sequence[Brought] = (), trainings: int = 0) -> Verdict:
+def verdict(record: Record, contributions: Sequence[Contribution] = (), trainings: int = 0) -> Verdict:
     """Return the verdict on a row; `trainings` is the number of seeds it was trained with, 0 if it was trained once."""
     replayable = any(name.startswith("adversarial images") for name in record.sha256)
     parts = [
@@ -48,13 +48,13 @@ def _attacks(record: Record) -> str:
     return f"none of {len(checks.signals)} checks warns that the attacks may have failed"
 
 
-def _certificate(record: Record, contributions: Sequence[Brought]) -> str:
+def _certificate(record: Record, contributions: Sequence[Contribution]) -> str:
     if any(contribution.contradicted for contribution in contributions):
         return "certificate contradicted"
     return "certificate audited" if record.certificate else "no certificate"
 
 
-def _warnings(record: Record, contributions: Sequence[Brought]) -> list[tuple[str, str]]:
+def _warnings(record: Record, contributions: Sequence[Contribution]) -> list[tuple[str, str]]:
     warnings = []
     for contribution in contributions:
         for image in contribution.contradicted:

@@ -23,7 +23,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 
-from tiny_attention import attention_case, steepest
+from tiny_models import attention_case, steepest
 
 from benchmark.certificates.bounds.attention import QuickAttention
 from benchmark.certificates.bounds.sensitivity import METHODS, attention_sensitivity

@@ -19,7 +19,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 
-from tiny_attention import Weights, steepest
+from tiny_models import Weights, steepest
 
 from benchmark.certificates.bounds.sensitivity import attention_sensitivity
 

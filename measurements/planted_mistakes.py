@@ -196,7 +196,7 @@ grid attention, keys halved in the spread: 2**0.5 * norms.key * self.query_sizes
 grid attention, queries halved: (norms.query * first + => (norms.query * first / 2 +
 grid attention, keys halved: norms.key * (squares + 1e-300).sqrt() => norms.key * (squares + 1e-300).sqrt() / 2
 [leaderboard] tests/leaderboard/test_rank.py
-ranks turned round: Standing(1 + better_ones, len(rows) - worse => Standing(1 + worse, len(rows) - better_ones
+ranks turned round: 1 + (signs == -1).sum => 1 + (signs == 1).sum
 no Bonferroni: _most(counted, ERROR / comparisons) => _most(counted, ERROR)
 one-sided McNemar: binom.ppf(error / 2, apart, 0.5) => binom.ppf(error, apart, 0.5)
 the weakest row first: (-numbers[key].value, *rest => (numbers[key].value, *rest
@@ -223,7 +223,7 @@ Welch, one-sided: stdtrit(freedom, 1 - error / 2) => stdtrit(freedom, 1 - error)
 [records] tests/records/test_regression.py
 regression, no Bonferroni: FALSE_ALARMS / max(1, sum( => FALSE_ALARMS / min(1, sum(
 regression, two images may differ: theirs[name][0]) > allowed => theirs[name][0]) > allowed + 1
-[records] tests/records/test_brought.py
+[records] tests/records/test_contributed.py
 broken images still count: "0" if image in lost else digit => digit
 [records] tests/evaluation/replay/test_tampering.py -k counts
 sums over images not compared: or sum(score) != count =>

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from benchmark.records import brought
+from benchmark.records import contributed
 from benchmark.records.per_image import PerImage, contradictions
 from benchmark.records.record import Record
 from benchmark.records.regression import Built
@@ -100,8 +100,8 @@ def published_rows(track: str) -> list[str]:
 
 def counted(track: str, row: Built) -> tuple[Record, str]:
     """Return a Record as the board counts it, without images that contributed attacks broke, and whom to credit for those."""
-    broken = brought.read(PUBLISHED / track / brought.FOLDER, row.record)
-    record, _ = brought.lowered(row.record, row.images.scores, broken)
+    broken = contributed.read(PUBLISHED / track / contributed.FOLDER, row.record)
+    record, _ = contributed.lowered(row.record, row.images.scores, broken)
     return record, ", ".join(dict.fromkeys(file.credit for file in broken))
 
 
@@ -149,11 +149,11 @@ def check(track: str, rows: Iterable[str]) -> None:
         faults += [f"{name}: {fault.words}; {AGAIN}" for fault in contradictions(row.record, row.images)]
         if row.record.reason not in told:
             faults.append(f"{name} was published anew for a reason that {CHANGELOG} does not give: {row.record.reason}")
-    for path in sorted((PUBLISHED / track / brought.FOLDER).glob("*.json")):
+    for path in sorted((PUBLISHED / track / contributed.FOLDER).glob("*.json")):
         made = attempted(published_row, track, path.stem)
         if isinstance(made, BenchmarkError):
             faults.append(str(made))
-        elif why := brought.stale(brought.load(path), made.record if made else None):
+        elif why := contributed.stale(contributed.load(path), made.record if made else None):
             faults.append(f"{path} holds {why}; bring them again, or delete the file")
     faults = list(dict.fromkeys(faults))  # a damaged file is read for several rows
     if faults:

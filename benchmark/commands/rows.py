@@ -87,7 +87,7 @@ def board(
     images = " or ".join(str(n) for n in sorted({p.n for p in shown}))
     console.print(f"Percent of {images} test images; 95% intervals reach up to {reach:.1f} points to either side.")
     if lowered := [f"{row} ({credit})" for row, (_, credit) in counted.items() if credit]:
-        console.print(f"Lowered by adversarial images that others brought: {', '.join(lowered)}", markup=False)
+        console.print(f"Lowered by adversarial images that others contributed: {', '.join(lowered)}", markup=False)
     if missing := [name for name in declared if name not in rows]:
         others = " (`rvb board --published` shows the published ones)" if built else ""
         console.print(f"Not {'built here' if built else 'published'}: {', '.join(missing)}{others}")
@@ -104,7 +104,7 @@ def show(row: RowArgument, track: TrackOption = "digits") -> None:
         table.add_row(name, f"{100 * p.value:.1f}", f"{100 * p.low:.1f}–{100 * p.high:.1f}", f"{p.count} of {p.n}")
     console.print(table)
     if credit:
-        console.print(f"lowered by adversarial images that others brought: {credit}", markup=False)
+        console.print(f"lowered by adversarial images that others contributed: {credit}", markup=False)
     warnings = [f"{attack.id}: {warning}" for attack in record.attacks for warning in attack.warnings]
     if record.training and record.training.overfitting and record.training.overfitting.found:
         warnings.append(f"training: {record.training.overfitting.words}")

@@ -18,8 +18,8 @@ import typer
 
 from benchmark.commands import baselines
 from benchmark.commands.terminal import JsonOption, console, row_names, track_names
-from benchmark.records import brought
-from benchmark.records.brought import Brought, Lowered
+from benchmark.records import contributed
+from benchmark.records.contributed import Contribution, Lowered
 from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
 from benchmark.records.regression import Built
@@ -214,7 +214,7 @@ def _evaluate(track: str, name: str, path: Path, write: bool, as_json: bool) -> 
     Raise a BenchmarkError where the file is refused, the network is missing, a certificate is contradicted, or nothing new
     would be written.
     """
-    from benchmark.evaluation.replay.brought import evaluate_file, evaluator_of
+    from benchmark.evaluation.replay.contributed import evaluate_file, evaluator_of
     from benchmark.evaluation.replay.findings import some
     from benchmark.runtime.torch_setup import set_up
 
@@ -226,12 +226,12 @@ def _evaluate(track: str, name: str, path: Path, write: bool, as_json: bool) -> 
         raise BenchmarkError(f"{name} is not published on {track}; there is no number to lower: leave out --write")
     with evaluator_of(made.record, row, set_up(run_settings().evaluate.device)) as evaluator:
         broken, new = evaluate_file(path, evaluator, made.record, made.images)
-    earlier = brought.read(PUBLISHED / track / brought.FOLDER, made.record)
-    effect = brought.effect(made.record, made.images.scores, earlier, new)
+    earlier = contributed.read(PUBLISHED / track / contributed.FOLDER, made.record)
+    effect = contributed.effect(made.record, made.images.scores, earlier, new)
     alarms = new.contradicted
     if as_json:
         robust = [threat.model_dump(mode="json") for threat in effect]
-        content = {"broken": broken, "brought": new.model_dump(mode="json"), "robust": robust}
+        content = {"broken": broken, "contribution": new.model_dump(mode="json"), "robust": robust}
         typer.echo(files.to_json(content).decode(), nl=False)
     else:
         lines = [f"{count} images that are right when clean are wrong in {ball}" for ball, count in broken.items()]
@@ -253,19 +253,21 @@ def _evaluate(track: str, name: str, path: Path, write: bool, as_json: bool) -> 
         )
 
 
-def _keep(track: str, record: Record, new: Brought, earlier: tuple[Brought, ...], effect: tuple[Lowered, ...]) -> None:
+def _keep(
+    track: str, record: Record, new: Contribution, earlier: tuple[Contribution, ...], effect: tuple[Lowered, ...]
+) -> None:
     """Write the images that `new` breaks beside the published Record. Raise a BenchmarkError where they break nothing new."""
-    if new.credit == brought.UNNAMED:
+    if new.credit == contributed.UNNAMED:
         raise BenchmarkError("the file's metadata has no `credit`, who is to be named beside the lower number; add it")
     seen = {(image.image, image.threat) for file in earlier for image in file.contradicted}
     alarm = any((image.image, image.threat) not in seen for image in new.contradicted)
     if not alarm and not any(ball.lost for ball in effect):
         raise BenchmarkError(f"{record.row}: these images break nothing that still stands; nothing written")
-    path = PUBLISHED / track / brought.FOLDER / f"{record.row}.json"
-    kept = brought.load(path) if path.exists() else None
-    if kept and (why := brought.stale(kept, record)):
+    path = PUBLISHED / track / contributed.FOLDER / f"{record.row}.json"
+    kept = contributed.load(path) if path.exists() else None
+    if kept and (why := contributed.stale(kept, record)):
         raise BenchmarkError(f"{path} holds {why}; delete it first, or bring those anew; nothing written")
-    every = (*(kept.brought if kept else ()), new)
-    made = brought.BrokenRow(track=track, track_version=record.track_version, row=record.row, brought=every)
+    every = (*(kept.contributions if kept else ()), new)
+    made = contributed.BrokenRow(track=track, track_version=record.track_version, row=record.row, contributions=every)
     files.write(path, to_json(made))
     typer.echo(f"wrote {path}; run `rvb repro` and `python -m leaderboard.readme`, and commit it", err=True)

@@ -211,7 +211,7 @@ def run_suite(
     folder: Path,
     engine: Engine,
     report: Report,
-    brought: Callable[[str], Any] = lambda _: None,
+    contributed: Callable[[str], Any] = lambda _: None,
     open_division: bool = False,
     together: int | None = None,
     wide: int = 0,
@@ -222,13 +222,13 @@ def run_suite(
     torch's generator starts each batch at the attack's seed and the index of its first image.
 
     Args:
-        brought: returns the attack that somebody contributed under a name, or None for that of benchmark/attacks.
+        contributed: returns the attack that somebody contributed under a name, or None for that of benchmark/attacks.
         open_division: attacks of benchmark/attacks may meet a model without gradients, and warn of it; a contributed one
             gets the model itself.
         together, wide: as in `Attack`.
     """
     for spec in specs:
-        module, attacked, problem = brought(spec.attack), model, ""
+        module, attacked, problem = contributed(spec.attack), model, ""
         if open_division and module is None:
             attacked, problem = attackable(model, images[:batch_size], labels[:batch_size])
         module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")

@@ -18,7 +18,7 @@ import yaml
 
 from benchmark import protocol
 from benchmark.pipeline import inputs
-from benchmark.records.brought import FOLDER as BROKEN
+from benchmark.records.contributed import FOLDER as BROKEN
 from benchmark.records.record import headline_names
 from benchmark.records.reproduced import FILE as REPRODUCED
 from benchmark.runtime import files

@@ -97,7 +97,7 @@ class Attack(EvaluationStep):
         results = []
         for spec, state, after in run_suite(
             subject.model, subject.images, subject.labels, self.specs, batch_size=size, folder=work.blocks,
-            engine=work.settings["engine"], report=work.say, brought=subject.companion, open_division=is_open,
+            engine=work.settings["engine"], report=work.say, contributed=subject.companion, open_division=is_open,
             together=subject.together, wide=_wide(subject, row, facts.flops),
         ):  # fmt: skip
             # one process for both: it sees no clean image in the first

@@ -35,5 +35,5 @@ def selection_metric(
 
 
 def exhausted(selection: Selection, epoch: int, best_epoch: int, warmup_epochs: int) -> bool:
-    """Return whether `patience` epochs, without the warm-up, brought nothing better after `epoch` of them."""
+    """Return whether `patience` epochs, without the warm-up, had nothing better after `epoch` of them."""
     return bool(selection.patience) and epoch - max(best_epoch, warmup_epochs) >= selection.patience

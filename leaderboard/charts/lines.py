@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from benchmark.records.record import Record
 from leaderboard.charts.svg import dot, grid, polyline, svg, text, ticks
@@ -25,14 +25,38 @@ class Line:
 
 def line_chart(title: str, x_label: str, places: list[str], lines: list[Line]) -> Markup:
     """Return a chart of one or two lines over even `places`: the first by the left axis, the second, dashed, by the right."""
-    parts = [_axis(line, side) + _curve(line, places, side) for side, line in enumerate(lines)]
-    values = "; ".join(
-        f"{line.label}: " + ", ".join(f"{p}: {v:.3g}" for p, v in zip(places, line.values, strict=True))
-        for line in lines
-    )
-    parts += [text(_x(i, len(places)), HEIGHT - BOTTOM + 16, place) for i, place in enumerate(places)]
+    words = [[f"{place}: {value:.3g}" for place, value in zip(places, line.values, strict=True)] for line in lines]
+    # the middles of equal parts of the axis
+    across = [round(LEFT + (WIDTH - LEFT - RIGHT) * (i + 0.5) / len(places), 1) for i in range(len(places))]
+    parts = [_line(line, side, across, words[side]) for side, line in enumerate(lines)]
+    parts += [text(x, HEIGHT - BOTTOM + 16, place) for x, place in zip(across, places, strict=True)]
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_label))
+    values = "; ".join(f"{line.label}: {', '.join(values)}" for line, values in zip(lines, words, strict=True))
     return svg(WIDTH, HEIGHT, f"{title}. {values}", *parts, kind="chart")
+
+
+def _line(line: Line, side: int, across: list[float], words: list[str]) -> Markup:
+    """Return a line with the numbers and the label of its axis, and with the grid where that is the left one."""
+    axis = ticks(
+        min(line.values) if line.low is None else line.low, max(line.values) if line.high is None else line.high
+    )
+
+    def y(value: float) -> float:
+        share = (value - axis[0]) / (axis[-1] - axis[0])
+        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share, 1)
+
+    end = WIDTH - RIGHT
+    x, anchor, label_x, label_anchor, style = (
+        (LEFT - 6, "end", 4, "start", "solid") if side == 0 else (end + 6, "start", WIDTH - 4, "end", "dashed")
+    )
+    words_of_axis = escape(f"{line.label} ({style})")
+    label = f'<text class="line{side}" x="{label_x}" y="16" text-anchor="{label_anchor}">{words_of_axis}</text>'
+    lines = [grid(LEFT, end, y(value), y(value)) for value in (axis if side == 0 else [])]
+    numbers = [text(x, y(value) + 4, f"{value:.4g}", anchor) for value in axis]
+    spots = [(place, y(value)) for place, value in zip(across, line.values, strict=True)]
+    dots = [dot(*spot, title, 3) for spot, title in zip(spots, words, strict=True)]
+    curve = f'<g class="line{side}">{"".join([polyline(spots), *dots])}</g>'
+    return Markup("".join([*lines, label, *numbers, curve]))
 
 
 def reliability_charts(record: Record) -> list[tuple[str, Markup]]:
@@ -65,37 +89,3 @@ def reliability_charts(record: Record) -> list[tuple[str, Markup]]:
             ),
         ),
     ]
-
-
-def _ends(line: Line) -> list[float]:
-    low = min(line.values) if line.low is None else line.low
-    return ticks(low, max(line.values) if line.high is None else line.high)
-
-
-def _x(place: int, count: int) -> float:
-    """Return the x of a place: the middle of its equal part of the axis."""
-    return round(LEFT + (WIDTH - LEFT - RIGHT) * (place + 0.5) / count, 1)
-
-
-def _y(value: float, axis: list[float]) -> float:
-    share = (value - axis[0]) / (axis[-1] - axis[0])
-    return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share, 1)
-
-
-def _axis(line: Line, side: int) -> Markup:
-    """Return the numbers and label of a line's axis, and the grid with the left one."""
-    axis, end = _ends(line), WIDTH - RIGHT
-    x, anchor, word = (LEFT - 6, "end", "start") if side == 0 else (end + 6, "start", "end")
-    label = Markup('<text class="line{}" x="{}" y="16" text-anchor="{}">{}</text>').format(
-        side, 4 if side == 0 else WIDTH - 4, word, f"{line.label} {'(solid)' if side == 0 else '(dashed)'}"
-    )
-    lines = [grid(LEFT, end, _y(v, axis), _y(v, axis)) for v in (axis if side == 0 else [])]
-    numbers = [text(x, _y(v, axis) + 4, f"{v:.4g}", anchor) for v in axis]
-    return Markup("").join([*lines, label, *numbers])
-
-
-def _curve(line: Line, places: list[str], side: int) -> Markup:
-    axis = _ends(line)
-    spots = [(_x(i, len(places)), _y(value, axis)) for i, value in enumerate(line.values)]
-    dots = [dot(*spot, f"{p}: {v:.3g}", 3) for spot, p, v in zip(spots, places, line.values, strict=True)]
-    return Markup('<g class="line{}">{}</g>').format(side, Markup("").join([polyline(spots), *dots]))

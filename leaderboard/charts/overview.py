@@ -9,7 +9,7 @@ from typing import Any
 from benchmark.specs.track import Track
 from leaderboard.charts.vega import Chart, layered, number
 from leaderboard.charts.vega import name as named
-from leaderboard.rank import TITLES, Row, ball, columns, headline_columns
+from leaderboard.rank import Row, columns, headline_columns, label
 
 FEW, LABELLED = 40, 16  # rows: with more, intervals hide the points, and names each other
 NAMED = 8  # rows of a front that the words name
@@ -46,12 +46,6 @@ def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
         _chart("accuracies", accuracies, lines, clean, names, drawn),
         _chart("cost", cost, lines, frugal, names, priced),
     ]
-
-
-def label(name: str) -> str:
-    """Return a headline number's name as the board writes it."""
-    word, _, rest = name.partition(" ")
-    return f"{TITLES.get(word, word)} {ball(rest)}".strip()
 
 
 def _series(track: Track) -> dict[str, str]:

@@ -1,11 +1,14 @@
-"""Parts of inline SVG charts: readable without colour, a script, or the picture itself (`aria-label`)."""
+"""Parts of inline SVG charts: readable without colour, a script, or the picture itself (`aria-label`).
+
+Words are escaped here; numbers need no escaping.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 COLOURS = 12  # classes s0 to s11 of the style sheet, each with a colour and dashes of its own
 
@@ -22,18 +25,17 @@ def ticks(low: float, high: float) -> list[float]:
 
 def svg(width: int, height: float, label: str, *parts: Markup, kind: str = "chart study") -> Markup:
     """Return the whole chart; `label` is its description in words."""
-    return Markup(
-        '<svg class="{kind}" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{label}">{parts}</svg>'
-    ).format(kind=kind, w=width, h=height, label=label, parts=Markup("").join(parts))
+    head = f'<svg class="{kind}" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
+    return Markup(f'{head} aria-label="{escape(label)}">{"".join(parts)}</svg>')
 
 
 def text(x: float, y: float, words: object, anchor: str = "middle") -> Markup:
-    return Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>').format(x, y, anchor, words)
+    return Markup(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(words)}</text>')
 
 
 def grid(x1: float, x2: float, y1: float, y2: float) -> Markup:
     """Return a line of the grid."""
-    return Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(x1, x2, y1, y2)
+    return Markup(f'<line class="grid" x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}"/>')
 
 
 def left_axis(axis: Iterable[float], y: Callable[[float], float], left: float, right: float) -> Markup:
@@ -44,11 +46,11 @@ def left_axis(axis: Iterable[float], y: Callable[[float], float], left: float, r
 
 
 def dot(x: float, y: float, title: str, radius: float = 2.5) -> Markup:
-    return Markup('<circle cx="{}" cy="{}" r="{}"><title>{}</title></circle>').format(x, y, radius, title)
+    return Markup(f'<circle cx="{x}" cy="{y}" r="{radius}"><title>{escape(title)}</title></circle>')
 
 
 def polyline(spots: Iterable[tuple[float, float]]) -> Markup:
-    return Markup('<polyline points="{}"/>').format(" ".join(f"{x},{y}" for x, y in spots))
+    return Markup(f'<polyline points="{" ".join(f"{x},{y}" for x, y in spots)}"/>')
 
 
 def short(words: str, most: int) -> str:

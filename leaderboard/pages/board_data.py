@@ -16,7 +16,8 @@ from benchmark.records.robustbench import ClaimedBoard
 from benchmark.records.study import DeclaredPaper, PublishedStudy
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
-from leaderboard.rank import Head, Row, ball, columns, heads
+from leaderboard.charts.sandwich import l2_radii, radii_of
+from leaderboard.rank import Row, ball, columns, label, ranking_name
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
@@ -82,8 +83,23 @@ class Board:
         return columns(self.track)
 
     @cached_property
-    def heads(self) -> list[Head]:
-        return heads(self.columns)
+    def ranking(self) -> str:
+        return ranking_name(self.track)
+
+    @cached_property
+    def attacked(self) -> list[float]:
+        """Return the l2 radii at which all rows are attacked."""
+        return [threat.eps for threat in self.track.threats if threat.norm == "L2"]
+
+    @cached_property
+    def marks(self) -> list[float]:
+        """Return the l2 radii that the track speaks of."""
+        return l2_radii(self.track)
+
+    @cached_property
+    def radii(self) -> tuple[float, ...]:
+        """Return evenly spaced l2 radii with `marks` among them; none if the track has none."""
+        return radii_of(self.track)
 
     @cached_property
     def tables(self) -> list[study_table.Table]:
@@ -118,3 +134,4 @@ ENVIRONMENT.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": ("
 ENVIRONMENT.filters["percent"] = lambda value: f"{100 * value:.1f}"
 ENVIRONMENT.filters["short"] = short
 ENVIRONMENT.filters["ball"] = ball
+ENVIRONMENT.filters["label"] = label

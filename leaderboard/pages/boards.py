@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,8 @@ from benchmark.records.comparison import ERROR
 from benchmark.records.record import Record
 from benchmark.specs.submission import Paper
 from leaderboard.charts.overview import overview
-from leaderboard.charts.sandwich import l2_radii, radii_of
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row, ball, headline_columns, ranking_name
+from leaderboard.rank import Row, ball, headline_columns
 from leaderboard.site import Site
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie
 from leaderboard.times import BUDGETS
@@ -57,8 +57,8 @@ def write_pages(site: Site, board: Board) -> None:
     text = board.render(
         "board.html", "", columns=arranged(board), charts=charts, numbers=numbers(board), views=shown,
         kinds=kinds_over_radii(board), lead=shown[0].names if shown else headline_columns(board.track),
-        ties={row.record.row: tied(row, ranking_name(board.track), places) for row in board.rows},
-        norms=norms(board), pairs=pairs, error=ERROR / max(1, pairs), ranking=ranking_name(board.track),
+        ties={row.record.row: tied(row, board.ranking, places) for row in board.rows},
+        norms=norms(board), pairs=pairs, error=ERROR / max(1, pairs), ranking=board.ranking,
         traits=known_traits(board), budgets=[name for name, _, _ in BUDGETS],
     )  # fmt: skip
     site.write("index.html", text)
@@ -83,7 +83,7 @@ def views(board: Board) -> list[View]:
     for name in (name for name in board.columns if name.startswith("robust")):
         threat = name.partition(" ")[2]
         beside = tuple(other for kind in KINDS[1:] if (other := f"{kind} {threat}") in board.columns)
-        default = tuple(headline_columns(board.track)) if name == ranking_name(board.track) else ("clean", name)
+        default = tuple(headline_columns(board.track)) if name == board.ranking else ("clean", name)
         tabs.append(View(ball(threat), tuple(dict.fromkeys((*default, *beside)))))
     if certified:
         middle = sorted(certified, key=lambda name: name not in headline_columns(board.track))[0]
@@ -95,7 +95,7 @@ def views(board: Board) -> list[View]:
 def kinds_over_radii(board: Board) -> list[str]:
     """Return the kinds of numbers that the board can show at any l2 radius."""
     present = {name.split()[0] for name in board.columns}
-    return [kind for kind in KINDS if kind in present] if radii_of(board.track) else []
+    return [kind for kind in KINDS if kind in present] if board.radii else []
 
 
 def numbers(board: Board) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def numbers(board: Board) -> dict[str, Any]:
         "known": of_traits,
         "views": [view.names for view in views(board)],
         "kinds": kinds_over_radii(board),
-        "marks": l2_radii(board.track),
+        "marks": board.marks,
     }
 
 
@@ -166,9 +166,10 @@ def tied(row: Row, name: str, places: Mapping[str, int]) -> str:
 
 def _sentence(tie: Tie, place: int, places: Mapping[str, int]) -> str:
     named = NAMED if len(places) < MANY else FEWER
-    near = sorted(tie.rows, key=lambda other: abs(places[other] - place))[:named]
+    at = bisect(tie.rows, place, key=places.__getitem__)  # tied rows are in the order of the board
+    near = sorted(tie.rows[max(0, at - named) : at + named], key=lambda other: abs(places[other] - place))[:named]
     more = f" and {len(tie.rows) - len(near)} more" if len(tie.rows) > len(near) else ""
-    return TESTS[tie.test].format(", ".join(sorted(near, key=lambda other: places[other])) + more)
+    return TESTS[tie.test].format(", ".join(sorted(near, key=places.__getitem__)) + more)
 
 
 def _paper(paper: Paper) -> str:

@@ -17,10 +17,10 @@ from PIL import Image
 from safetensors import safe_open
 
 from benchmark.records.comparison import better, mcnemar
-from leaderboard.charts.sandwich import overlay, radii_of, shares
+from leaderboard.charts.sandwich import overlay, shares
 from leaderboard.image_radii import ImageRadii
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row, ball, ranking_name
+from leaderboard.rank import Row, ball
 from leaderboard.site import Site
 
 ALL_PAIRS = 20  # rows, up to which the page holds the tests of all pairs
@@ -51,7 +51,7 @@ def write_pages(site: Site, board: Board) -> None:
     sprite = _clean_sprite(board)
     if sprite:
         site.write("compare/images.png", sprite[0])
-    key = ranking_name(board.track)
+    key = board.ranking
     every = pairs(board, key)
     content: dict[str, Any] = {
         "rows": [[row.record.row, row.record.title[:LONGEST], row.rank] for row in board.rows],
@@ -59,8 +59,8 @@ def write_pages(site: Site, board: Board) -> None:
         "labels": {name: ball(name) for name in board.columns},
         "paired": paired_names(board),
         "ranking": key,
-        "radii": radii_of(board.track),
-        "attacked": [threat.eps for threat in board.track.threats if threat.norm == "L2"],
+        "radii": board.radii,
+        "attacked": board.attacked,
         "overlay": overlay(),
         "orders": None if every is None else {f"{p.first.record.row},{p.second.record.row}": p.order for p in every},
         "sprite": sprite[1] if sprite else None,
@@ -104,7 +104,7 @@ def row_data(board: Board, row: Row, radii: ImageRadii) -> dict[str, Any]:
         "numbers": numbers,
         "seeds": seeds,
         "images": {name: packed(scores[name]) for name in paired_names(board) if name in scores},
-        "curves": shares(radii, drawn) if (drawn := radii_of(board.track)) else {},
+        "curves": shares(radii, board.radii) if board.radii else {},
     }
 
 
@@ -148,7 +148,7 @@ def _clean_sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
 
 def _attacked_sprite(board: Board, row: Row) -> tuple[bytes, dict[str, Any]] | None:
     """Return a row's images under the attack that ranks it in one picture; None where they are not kept here."""
-    source, threat = board.source(row.record.row), ranking_name(board.track).partition(" ")[2]
+    source, threat = board.source(row.record.row), board.ranking.partition(" ")[2]
     attacks = [attack.id for attack in row.record.attacks if attack.spec.threat.label == threat]
     return _sprite(source / "images.safetensors", attacks, "attacked.png") if source else None
 

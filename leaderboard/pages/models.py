@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from benchmark.specs import components
 from benchmark.specs.track import Track
 from leaderboard.charts.lines import reliability_charts
 from leaderboard.charts.per_image import per_image
-from leaderboard.charts.sandwich import l2_radii, sandwich
+from leaderboard.charts.sandwich import sandwich
 from leaderboard.charts.training import read_history, training_charts
 from leaderboard.citation import bibtex, bibtex_of_row
 from leaderboard.formats import robustbench
@@ -42,26 +43,27 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, im
     site.write(f"{place}/paper.bib", citation)
     tables = (table for table in board.tables if belongs_on_page(table.study, record))
     studies, sheets = shown(tables, board.reproduced)
-    radii = l2_radii(board.track)
-    attacked = [threat.eps for threat in board.track.threats if threat.norm == "L2"]
-    charts = {"sandwich": sandwich(images, radii, attacked), "radii": per_image(images)}
+    charts = {"sandwich": sandwich(images, board.marks, board.attacked), "radii": per_image(images)}
     training = training_charts(record, read_history(board.folder / record.row, record))
     for chart in (*charts.values(), *training):
         if chart is not None:
             sheets[chart.file] = chart.csv
     for name, text in sheets.items():
         site.write(f"{place}/{name}", text)
+    exported = robustbench(record, board.track)
+    for file, content in exported.items():
+        site.write(file, json.dumps(content, indent=2) + "\n")
     text = board.render(
         "model.html", "../../", row=row, headline=_headline(board), sandwich=charts["sandwich"], radii=charts["radii"],
-        settled=settled(images, radii), attacked=images.n, distances=images.distances,
+        settled=settled(images, board.marks), attacked=images.n, distances=images.distances,
         claims=compare(row, board.columns), studies=studies,
-        verdict=verdict(record, row.brought, len(row.trainings.seeds) if row.trainings else 0),
+        verdict=verdict(record, row.contributions, len(row.trainings.seeds) if row.trainings else 0),
         curves=reliability_charts(record), shown=pictures(source, evidence, record) if source else None,
         shown_radius=_shown_radius(board.track),
         states=_states(images, _shown_radius(board.track)), training=training, recipe=[*recipe(record)],
         own_score=_scored_by_own(record), own_words=OWN,
         commands=commands(row), citation=citation,
-        row_citation=bibtex_of_row(record), robustbench=robustbench(record, board.track),
+        row_citation=bibtex_of_row(record), robustbench=exported,
         evidence=evidence_table(evidence, images, record) if evidence else None, whole=WHOLE,
         weights=_weights(site, board, record),
     )  # fmt: skip
@@ -73,10 +75,11 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, im
 def _weights(site: Site, board: Board, record: Record) -> str:
     """Put published weights beside the page and return their size in words; "" if none are published."""
     path = board.published / "weights" / f"{record.row}.safetensors"
-    if not path.exists() or files.sha256_file(path) != record.sha256.get("weights"):
+    weights = path.read_bytes() if path.exists() else b""
+    if files.sha256_bytes(weights) != record.sha256.get("weights"):
         return ""
-    site.copy(f"models/{record.row}/model.safetensors", path)
-    return f"{path.stat().st_size / 2**20:.1f} MiB"
+    site.write(f"models/{record.row}/model.safetensors", weights)
+    return f"{len(weights) / 2**20:.1f} MiB"
 
 
 def _shown_radius(track: Track) -> float | None:

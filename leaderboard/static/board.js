@@ -16,7 +16,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   const more = document.getElementById("more");
   const layout = document.querySelector(".layout");
   const MOST = 5; // rows that can be compared
-  const FIRST = 50; // rows that are laid out at once, before more are asked for
+  const FIRST = 30; // rows that are laid out at once, before more are asked for
   const { names, kinds } = numbers;
   const anywhere = 2 + names.length; // the first column of numbers at any radius
   const trust = anywhere + kinds.length;
@@ -62,18 +62,19 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   const atRadius = (k) => k >= anywhere && k < trust;
   const words = (k) => sort.options[k].text;
 
-  // Ranks are by the number that sorts, or by the one that ranks where none does.
-  function rank() {
+  // Writes the ranks of rows that are shown: by the number that sorts, or by the one that ranks where none does.
+  function rank(shown) {
     const by = number(column);
     const any = atRadius(column);
     const order = any ? places() : null;
-    for (const { place, rank, tip, ranked, keys } of facts) {
+    const words = by >= 0 || any ? `by ${sort.options[column].text}` : "";
+    const told = any ? "The order of the percentages at this radius; it is not tested."
+      : `The ranks that the tests leave it ${words}: McNemar's exact test over the images, with seeds where they are known.`;
+    for (const { place, rank, tip, ranked, keys } of shown) {
       rank.textContent = any ? order.get(keys[column]) : by < 0 ? ranked[0] : (numbers.ranks[place][by] || "–").replace("-", "–");
-      if (!tip) continue;
-      tip.textContent = any ? "The order of the percentages at this radius; it is not tested." : by < 0 ? ranked[1]
-        : `The ranks that the tests leave it by ${words(column)}: McNemar's exact test over the images, with seeds where they are known.`;
+      if (tip) tip.textContent = words ? told : ranked[1];
     }
-    heads[0].querySelector("small").textContent = by >= 0 || any ? `by ${words(column)}` : "";
+    heads[0].querySelector("small").textContent = words;
   }
 
   // By share, the places that its size alone leaves among all rows.
@@ -188,7 +189,6 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     column = view === "0" ? 0 : chosenColumns()[1] ?? 0;
     down = first(column);
     arrange();
-    choose();
     remember();
   }
 
@@ -204,9 +204,9 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       else head.removeAttribute("aria-sort");
     });
     sort.value = String(column);
-    rank();
     const hidden = (number(column) >= 0 && !chosenColumns().includes(column)) || column > trust;
     if (hidden) widen(true); // a column that orders the rows is shown
+    choose();
   }
 
   // "1.5M" is 1,500,000; what is no number bounds nothing.
@@ -227,6 +227,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const stay = sorted.filter(fits);
     const first = whole ? stay : stay.slice(0, FIRST);
     if (view === "radius") first.forEach(paint);
+    rank(first);
     const seen = first.map((fact) => fact.row);
     const focus = document.activeElement;
     if (seen.length !== body.rows.length || seen.some((row, place) => row !== body.rows[place])) body.replaceChildren(...seen); // the rest cost no layout
@@ -322,7 +323,6 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const known = new Set(facts.map((fact) => fact.id));
     chosen = (state.get("compare") || "").split(" ").filter((id) => known.has(id)).slice(0, MOST);
     arrange();
-    choose();
     compare();
   }
 
@@ -330,7 +330,6 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     down = k === column ? !down : first(k);
     column = k;
     arrange();
-    choose();
     remember();
   }
 
@@ -375,6 +374,9 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       remember();
     });
   }
+  body.addEventListener("click", ({ target }) => { // shows the figures of a row, where nothing hovers
+    if (!target.closest("a, button, label, input")) target.closest("tr").classList.toggle("told");
+  });
   more.addEventListener("click", () => {
     const next = body.rows.length;
     whole = true;
@@ -393,7 +395,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     slide.after(marks);
     slide.setAttribute("list", "marks");
     slide.value = String(RADII.radii.indexOf(numbers.marks[numbers.marks.length >> 1]));
-    slide.addEventListener("input", () => { fill(); arrange(); choose(); remember(); });
+    slide.addEventListener("input", () => { fill(); arrange(); remember(); });
     slide.addEventListener("change", draw);
   }
   all.addEventListener("change", () => { widen(all.checked); remember(); });
@@ -410,7 +412,6 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     widen(false);
     turn();
     arrange();
-    choose();
     compare();
     remember();
   });

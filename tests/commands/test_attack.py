@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from stages import run_stage, stage_code
-from tiny_linear_row import BROUGHT, EXACT, NAMES, ROW
+from tiny_linear_row import CONTRIBUTED, EXACT, NAMES, ROW
 from tiny_project import edit
 
 from benchmark.commands.attack import audit_row, certified_rows, try_suite
@@ -31,9 +31,9 @@ def test_a_development_suite_is_tried_and_leaves_no_trace(linear_row, capsys) ->
     assert [*result.remaining] == ["apgd-ce", "apgd-t"]
     assert result.remaining["apgd-t"] == result.accuracy.count
     assert any("attacking" in line and "apgd-ce" in line for line in capsys.readouterr().out.splitlines())
-    linear_row.bring("Tiny2026Linear", "brought", EXACT, BROUGHT)
+    linear_row.bring("Tiny2026Linear", "contributed", EXACT, CONTRIBUTED)
     _, clean, (result,) = try_suite("tiny", NAMES[1], "adaptive")
-    assert (result.id, result.accuracy.count < clean) == ("brought-L2-0.5", True)
+    assert (result.id, result.accuracy.count < clean) == ("contributed-L2-0.5", True)
     assert not (ROW / "attack-adaptive").exists()
 
 

@@ -303,7 +303,7 @@ def _found():
 
 
 def test_names_of_files_are_no_way_out_for_labels(linear_row) -> None:
-    """A brought attack, which has labels, writes files that are named after them; the model's process looks for any."""
+    """A contributed attack, which has labels, writes files that are named after them; the model's process looks for any."""
     write(method("        _found()\n        return super().forward(x)\n", LISTS))
     leaves = "    import os\n    for n, label in enumerate(labels.tolist()):\n        open(f'{os.environ[\"HOME\"]}/{n}-{label}', 'w').close()\n"
     honest = robust(linear_row)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from model_site import TRACK, evidence, row
 
 from benchmark.evaluation.evidence import certified, unbroken
-from benchmark.records.brought import BrokenImage, Brought
+from benchmark.records.contributed import BrokenImage, Contribution
 from benchmark.records.evidence import ROUNDING
 from benchmark.specs.threat import ThreatModel
 from leaderboard.charts.per_image import drawn_images, per_image
@@ -151,19 +151,19 @@ def test_images_are_counted_as_records_count_them(seed: int) -> None:
     assert all((np.diff(line) <= 0).all() for line in parts.values())
 
 
-def test_what_others_brought_counts_and_contradicts() -> None:
-    brought = SimpleNamespace(images=[SimpleNamespace(image=2, l2=0.2), SimpleNamespace(image=0, l2=0.9)])
+def test_what_others_contributed_counts_and_contradicts() -> None:
+    contributed = SimpleNamespace(images=[SimpleNamespace(image=2, l2=0.2), SimpleNamespace(image=0, l2=0.9)])
     assert image_radii(pa.table(FOUR_IMAGES)).broken.tolist() == [0.3, 0.25, 0.5, np.inf], (
         "by the nearest of any attack"
     )
-    assert image_radii(pa.table(FOUR_IMAGES), [brought]).broken.tolist() == [0.3, 0.25, 0.2, np.inf]
+    assert image_radii(pa.table(FOUR_IMAGES), [contributed]).broken.tolist() == [0.3, 0.25, 0.2, np.inf]
     seen = evidence(row(), 30)
     image = int(np.flatnonzero(seen["certified_l2"].to_numpy() > 0.1)[0])
     broken_image = BrokenImage(
         image=image, threat="L2 0.5", linf=0.05, l2=0.1, prediction=1, margin=-1, lost=(), certified=0.2
     )
-    brought = Brought(credit="Jane", sha256="a" * 64, weights="b" * 64, images=(broken_image,))
-    row_radii = image_radii(seen, [brought])
+    contributed = Contribution(credit="Jane", sha256="a" * 64, weights="b" * 64, images=(broken_image,))
+    row_radii = image_radii(seen, [contributed])
     assert row_radii.broken[image] == 0.1
     assert np.flatnonzero(row_radii.contradicted).tolist() == [image]
     assert not image_radii(seen).contradicted.any()

@@ -13,7 +13,7 @@ import site_rows
 from model_site import TRACK, evidence, row
 from tiny_record import proportion
 
-from benchmark.records.brought import BrokenImage, Brought
+from benchmark.records.contributed import BrokenImage, Contribution
 from benchmark.records.study_table import Spread
 from benchmark.specs.submission import Paper
 from leaderboard.citation import bibtex
@@ -303,7 +303,7 @@ def test_the_verdict_is_one_line_and_warnings_are_said_in_words() -> None:
     assert result.warnings[0] == ("sign <0>", "why 0 Measured: 0 & more.")
     assert [name for name, _ in result.warnings] == ["sign <0>", "no sandbox"]
     image = BrokenImage(image=3, threat="L2 0.5", linf=0, l2=0.1, prediction=1, margin=-1, lost=(), certified=0.2)
-    result = verdict(sound, [Brought(credit="Jane", sha256="a" * 64, weights="b" * 64, images=(image,))])
+    result = verdict(sound, [Contribution(credit="Jane", sha256="a" * 64, weights="b" * 64, images=(image,))])
     assert "certificate contradicted" in result.line
     assert result.warnings[0][0] == "image 3 contradicts the certificate"
 

@@ -15,7 +15,7 @@ from benchmark.records.accuracy import Proportion
 from benchmark.records.comparison import better, mcnemar
 from benchmark.records.record import Record
 from benchmark.specs import tracks
-from leaderboard.rank import ball, columns, heads, rank
+from leaderboard.rank import ball, columns, label, rank
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie, _most, standings
 
 TRACK = tracks.load("digits")
@@ -31,14 +31,11 @@ def ranks(records: list[Record], *studies) -> list[tuple[str, str]]:
     return [(row.record.submission, row.rank) for row in rank(records, TRACK, images(*records), studies)]
 
 
-def test_columns_stand_in_groups() -> None:
-    ranked = [(head.title, head.columns) for head in heads(columns(tracks.load("digits")))]
-    assert ranked == [
-        ("clean", [""]),
-        ("robust", ["Linf 0.15", "L2 0.5", "L2 1"]),
-        ("certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
-        ("smoothed version, certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
-    ]
+def test_a_number_has_a_name_in_words() -> None:
+    names = ["clean", "robust Linf 0.0314", "smoothed L2 0.25", "corrupted"]
+    assert [label(name) for name in names] == [
+        "clean", "robust Linf 8/255", "smoothed version, certified L2 0.25", "corrupted (ImageNet-C strengths)",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -98,7 +95,7 @@ def test_order_does_not_depend_on_the_order_given() -> None:
 
 @pytest.mark.parametrize("change", [{"n": 50}, {"track_version": 7}, {"settings": {"model": {"width": 3}}}])
 def test_a_study_of_another_row_than_todays_says_nothing_of_it(change) -> None:
-    """Other rules, images or settings; of attacks brought against the row it knows nothing."""
+    """Other rules, images or settings; of attacks contributed against the row it knows nothing."""
     made = record("A", 70, 0)
     study = published("A", [70, 71, 69, 70, 70]).model_dump()
     for key, value in change.items():
@@ -108,9 +105,9 @@ def test_a_study_of_another_row_than_todays_says_nothing_of_it(change) -> None:
             study["result"][key] = value
     (row,) = rank([made], TRACK, images(made), [published("A", [70]).model_validate(study)])
     assert row.trainings is None
-    brought = made.model_dump()
-    brought["settings"]["adaptive"] = [{"attack": "own", "norm": "L2", "eps": 1}]
-    (row,) = rank([Record.model_validate(brought)], TRACK, images(made), [published("A", [70, 71])])
+    contributed = made.model_dump()
+    contributed["settings"]["adaptive"] = [{"attack": "own", "norm": "L2", "eps": 1}]
+    (row,) = rank([Record.model_validate(contributed)], TRACK, images(made), [published("A", [70, 71])])
     assert row.trainings is not None
 
 

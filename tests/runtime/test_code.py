@@ -169,9 +169,9 @@ def test_a_table_of_what_was_parsed_that_grew_too_long_begins_anew(parse) -> Non
 def test_inputs_are_what_the_steps_really_import(project) -> None:
     """Runs every step of a tiny row and compares sys.modules with its inputs file, both ways."""
     project.add("Tiny2026Net", epochs=1)
-    brought = "from benchmark.attacks import fgsm\n\n\ndef attack(model, *inputs, seed):\n    return fgsm.attack(model, *inputs, seed=seed)\n"
+    contributed = "from benchmark.attacks import fgsm\n\n\ndef attack(model, *inputs, seed):\n    return fgsm.attack(model, *inputs, seed=seed)\n"
     cw = "attack: cw, norm: L2, eps: 0.5, parameters: {steps: 2, step_size: 0.01, c: 1.0}"
-    project.bring("Tiny2026Net", "brought", brought, "attack: brought, norm: L2, eps: 0.3", cw)
+    project.bring("Tiny2026Net", "contributed", contributed, "attack: contributed, norm: L2, eps: 0.3", cw)
     project.rvb("pipeline")
     project.run("benchmark.pipeline.inputs", "tiny")
     for name in ("data", *planned_steps(project, "Tiny2026Net-small")):

@@ -14,7 +14,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from stages import run_stage, stage_code, stage_names
-from tiny_linear_row import BROUGHT, EXACT, HEAD, NAMES, ROW, TRACK, readme_example, record, robust
+from tiny_linear_row import CONTRIBUTED, EXACT, HEAD, NAMES, ROW, TRACK, readme_example, record, robust
 from tiny_project import Project
 
 from benchmark import protocol
@@ -33,7 +33,7 @@ def test_an_attack_that_finds_nothing_changes_no_number(linear_row) -> None:
     assert 5 < before < record().clean.count
     assert robust(linear_row, HEAD + "    return images\n") == before
     attack = record().attacks[1]
-    assert (attack.suite, attack.id, attack.accuracy.count) == ("adaptive", "brought-L2-0.5", record().clean.count)
+    assert (attack.suite, attack.id, attack.accuracy.count) == ("adaptive", "contributed-L2-0.5", record().clean.count)
 
 
 def test_an_attack_that_breaks_images_lowers_the_number_by_exactly_those(linear_row) -> None:
@@ -41,12 +41,14 @@ def test_an_attack_that_breaks_images_lowers_the_number_by_exactly_those(linear_
     after = robust(linear_row, EXACT)
     assert 0 < after < before
     found = record()
-    assert found.robust[0].attacks == ("pgd-L2-0.5", "brought-L2-0.5")
-    assert found.attacks[1].remaining == {"brought": found.attacks[1].accuracy.count}
+    assert found.robust[0].attacks == ("pgd-L2-0.5", "contributed-L2-0.5")
+    assert found.attacks[1].remaining == {"contributed": found.attacks[1].accuracy.count}
     assert {"code attack-adaptive", "adversarial images adaptive"} <= {*found.sha256}
     images = load_file(ROW / "record/images.safetensors")
-    assert {"clean", "pgd-L2-0.5", "brought-L2-0.5"} == {*images}
-    assert torch.linalg.vector_norm((images["brought-L2-0.5"] - images["clean"]).flatten(1), dim=1).max() <= 0.5 + 1e-6
+    assert {"clean", "pgd-L2-0.5", "contributed-L2-0.5"} == {*images}
+    assert (
+        torch.linalg.vector_norm((images["contributed-L2-0.5"] - images["clean"]).flatten(1), dim=1).max() <= 0.5 + 1e-6
+    )
     weights = load_file(ROW / "train/model.safetensors")
     labels = torch.tensor(pq.read_table(ROW / "record/evidence.parquet")["label"].to_pylist())
     logits = torch.stack(list(images.values())).flatten(2) @ weights["1.weight"].T + weights["1.bias"]
@@ -56,7 +58,7 @@ def test_an_attack_that_breaks_images_lowers_the_number_by_exactly_those(linear_
 def test_images_count_by_their_distance_whatever_radius_they_were_looked_for_in(linear_row) -> None:
     """The same attack in a ball twice as large moves every image too far to count; in a smaller one, all it breaks count."""
     before = robust(linear_row)
-    far = "attack: brought, norm: L2, eps: 1.0"
+    far = "attack: contributed, norm: L2, eps: 1.0"
     always = HEAD.replace("**options", "") + (
         "    step = torch.ones_like(images) * (images < 0.5) - 1.0 * (images >= 0.5)\n"
         "    return images + step / step.flatten(1).norm(dim=1)[:, None, None, None] * 0.999\n"
@@ -64,8 +66,8 @@ def test_images_count_by_their_distance_whatever_radius_they_were_looked_for_in(
     assert robust(linear_row, always, far) == before
     assert record().robust[0].attacks == ("pgd-L2-0.5",)
     assert record().attacks[1].accuracy.count < record().clean.count
-    assert robust(linear_row, EXACT, "attack: brought, norm: L2, eps: 0.4") < before
-    assert record().robust[0].attacks == ("pgd-L2-0.5", "brought-L2-0.4")
+    assert robust(linear_row, EXACT, "attack: contributed, norm: L2, eps: 0.4") < before
+    assert record().robust[0].attacks == ("pgd-L2-0.5", "contributed-L2-0.4")
 
 
 GIVEN = (
@@ -76,19 +78,19 @@ GIVEN = (
 
 
 def attacked(project: Project, code: str, seed: int = 0, **options: object) -> torch.Tensor:
-    """What a brought file makes of images of ones, as its process asks it."""
-    project.bring("Tiny2026Linear", "brought", code, BROUGHT)
+    """What a contributed file makes of images of ones, as its process asks it."""
+    project.bring("Tiny2026Linear", "contributed", code, CONTRIBUTED)
     threat = ThreatModel(norm="L2", eps=0.5)
-    return methods.attack("brought", "Tiny2026Linear").attack(*GIVEN, threat, seed=seed, **options)
+    return methods.attack("contributed", "Tiny2026Linear").attack(*GIVEN, threat, seed=seed, **options)
 
 
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (HEAD + "    return None\n", r"brought\.py: the attack returned NoneType, not a tensor of images"),
-        (HEAD + "    raise OSError(28, 'boom')\n", r"brought\.py, line 5: the attack failed: OSError: \[Errno 28\] boom"),
-        (EXACT, r"brought\.py: the attack failed: TypeError: .* 'stepps'"),
-        ("import nothing_like_this\n", r"brought\.py, line 1 does not import: ModuleNotFoundError"),
+        (HEAD + "    return None\n", r"contributed\.py: the attack returned NoneType, not a tensor of images"),
+        (HEAD + "    raise OSError(28, 'boom')\n", r"contributed\.py, line 5: the attack failed: OSError: \[Errno 28\] boom"),
+        (EXACT, r"contributed\.py: the attack failed: TypeError: .* 'stepps'"),
+        ("import nothing_like_this\n", r"contributed\.py, line 1 does not import: ModuleNotFoundError"),
     ],
 )  # fmt: skip
 def test_an_attack_that_fails_is_refused_by_name(linear_row, code, message) -> None:
@@ -100,9 +102,9 @@ def test_an_attack_that_fails_is_refused_by_name(linear_row, code, message) -> N
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("    labels.zero_()\n    return images.zero_()\n", r"brought-L2-0\.5 left its L2 0\.5 ball"),
-        ("    return images * float('nan')\n", r"brought-L2-0\.5 returned pixels that are not finite"),
-        ("    return images[:1]\n", r"brought-L2-0\.5 returned shape \(1, 1, 8, 8\)"),
+        ("    labels.zero_()\n    return images.zero_()\n", r"contributed-L2-0\.5 left its L2 0\.5 ball"),
+        ("    return images * float('nan')\n", r"contributed-L2-0\.5 returned pixels that are not finite"),
+        ("    return images[:1]\n", r"contributed-L2-0\.5 returned shape \(1, 1, 8, 8\)"),
     ],
 )
 def test_an_attack_that_cheats_is_held_against_the_clean_images(linear_row, body, message) -> None:
@@ -133,7 +135,7 @@ def test_a_contributed_file_gets_copies(linear_row) -> None:
 def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> None:
     """On a linear model, but for the box and for ties in a last digit."""
     exact = robust(linear_row, EXACT)
-    assert 0 <= exact - robust(linear_row, readme_example(), BROUGHT + ", parameters: {steps: 50}") <= 1
+    assert 0 <= exact - robust(linear_row, readme_example(), CONTRIBUTED + ", parameters: {steps: 50}") <= 1
 
 
 def test_a_radius_that_a_contributed_attack_alone_refutes_is_never_published(linear_row) -> None:
@@ -143,13 +145,15 @@ def test_a_radius_that_a_contributed_attack_alone_refutes_is_never_published(lin
     run_stage("certify", *NAMES)
     before = robust(linear_row), (ROW / "record/record.json").read_bytes()
     papers, adaptive = (pq.read_table(ROW / name / "evidence.parquet") for name in ("attack-papers", "attack-adaptive"))
-    broken = np.array(adaptive["brought-L2-0.5:success"]) & ~np.array(papers["pgd-L2-0.5:success"])
-    radii = np.where(np.arange(len(broken)) == broken.argmax(), np.array(adaptive["brought-L2-0.5:l2"]), 0.0)
+    broken = np.array(adaptive["contributed-L2-0.5:success"]) & ~np.array(papers["pgd-L2-0.5:success"])
+    radii = np.where(np.arange(len(broken)) == broken.argmax(), np.array(adaptive["contributed-L2-0.5:l2"]), 0.0)
     path = ROW / "certify/evidence.parquet"
     table = pq.read_table(path)
     path.unlink()
     pq.write_table(table.set_column(table.column_names.index("certified_l2"), "certified_l2", pa.array(radii)), path)
-    with pytest.raises(BenchmarkError, match=r"is certified .* but brought-L2-0\.5 broke it .*nothing is published"):
+    with pytest.raises(
+        BenchmarkError, match=r"is certified .* but contributed-L2-0\.5 broke it .*nothing is published"
+    ):
         robust(linear_row)
     assert (ROW / "record/record.json").read_bytes() == before[1]
 
@@ -164,10 +168,10 @@ def test_a_reviewers_attack_lowers_the_number(project) -> None:
     project.add("Tiny2026Net", epochs=10)
     project.rvb("repro", "--track", "tiny")
     before = project.results("Tiny2026Net-small")
-    spec = BROUGHT.replace("0.5", "0.6") + ", parameters: {steps: 50}"
-    project.bring("Tiny2026Net", "brought", readme_example(), spec)
+    spec = CONTRIBUTED.replace("0.5", "0.6") + ", parameters: {steps: 50}"
+    project.bring("Tiny2026Net", "contributed", readme_example(), spec)
     tried = project.rvb("attack", "Tiny2026Net-small", "--suite", "adaptive", "--track", "tiny")
-    assert "brought-L2-0.6" in tried.stdout
+    assert "contributed-L2-0.6" in tried.stdout
     assert project.results("Tiny2026Net-small") == before
     project.rvb("pipeline")
     output = project.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
@@ -183,7 +187,7 @@ def test_a_reviewers_attack_lowers_the_number(project) -> None:
     assert new.attacks[2].suite == "adaptive"
     site = project.root / "work/tiny/site"
     page = (site / "models/Tiny2026Net-small/index.html").read_text()
-    assert re.search(r"<th scope=\"row\">brought</th><td>adaptive</td><td>L2 0.6</td>", page)
+    assert re.search(r"<th scope=\"row\">contributed</th><td>adaptive</td><td>L2 0.6</td>", page)
     assert f"<b>{100 * new.robust[1].accuracy.value:.1f}</b>" in (site / "index.html").read_text()
 
 
@@ -224,12 +228,12 @@ def test_a_submissions_own_file_serves_adaptive_alone_never_the_tracks_suites(li
 @pytest.mark.parametrize(
     ("attack", "specs", "message"),
     [
-        ("brought", ["attack: brougt, norm: L2, eps: 1"], "adaptive: no attack named 'brougt'; did you mean 'brought'?"),
-        ("brought", ["attack: method, norm: L2, eps: 1"], "adaptive: no attack named 'method'"),
+        ("contributed", ["attack: brougt, norm: L2, eps: 1"], "adaptive: no attack named 'brougt'; did you mean 'contributed'?"),
+        ("contributed", ["attack: method, norm: L2, eps: 1"], "adaptive: no attack named 'method'"),
         ("auto_attack", ["attack: auto_attack, norm: L2, eps: 1"], "auto_attack.py would pass for AutoAttack"),
-        ("brought", [BROUGHT + ", name: autoattack"], "'autoattack' would pass for AutoAttack"),
-        ("brought", [BROUGHT, BROUGHT], "brought-L2-0.5 stands twice in adaptive"),
-        ("brought", [BROUGHT + ", sed: 1"], "unknown key 'variants.small.tracks.tiny.adaptive.0.sed'; did you mean 'seed'?"),
+        ("contributed", [CONTRIBUTED + ", name: autoattack"], "'autoattack' would pass for AutoAttack"),
+        ("contributed", [CONTRIBUTED, CONTRIBUTED], "contributed-L2-0.5 stands twice in adaptive"),
+        ("contributed", [CONTRIBUTED + ", sed: 1"], "unknown key 'variants.small.tracks.tiny.adaptive.0.sed'; did you mean 'seed'?"),
     ],
 )  # fmt: skip
 def test_bad_declarations_get_one_clear_line(linear_row, attack, specs, message) -> None:
@@ -244,7 +248,7 @@ def test_bringing_an_attack_touches_no_step_before_it(linear_row) -> None:
     """The steps before it and the data stand as they were; one is new, and collect depends on it."""
     path = generate.row_file("tiny", "Tiny2026Linear-small")
     before, others = yaml.safe_load(generate.generate()[path])["stages"], generate.generate()
-    linear_row.bring("Tiny2026Linear", "brought", "from benchmark.attacks import cw\n" + EXACT, BROUGHT)
+    linear_row.bring("Tiny2026Linear", "contributed", "from benchmark.attacks import cw\n" + EXACT, CONTRIBUTED)
     after = yaml.safe_load(generate.generate()[path])["stages"]
     assert stage_names(*NAMES) == ["train", "attack-papers", "attack-adaptive", "reliability", "attention", "collect"]
     earlier = ("train", "attack-papers")
@@ -252,9 +256,9 @@ def test_bringing_an_attack_touches_no_step_before_it(linear_row) -> None:
     assert {**generate.generate(), path: ""} == {**others, path: ""}
     written = inputs.contents("tiny")
     stage = written[protocol.planned(load_row(*NAMES), "attack-adaptive").inputs]
-    assert {"submissions/Tiny2026Linear/brought.py", "benchmark/attacks/cw.py"} <= {*stage["code"]}
-    assert [spec["attack"] for spec in stage["settings"]["suite"]] == ["brought"]
+    assert {"submissions/Tiny2026Linear/contributed.py", "benchmark/attacks/cw.py"} <= {*stage["code"]}
+    assert [spec["attack"] for spec in stage["settings"]["suite"]] == ["contributed"]
     assert ROW / "attack-adaptive" in protocol.planned(load_row(*NAMES), "reliability").reads
     assert {str(ROW / "attack-adaptive"): {"persist": True}} in after["evaluate"]["outs"]
     for name in earlier:
-        assert "brought" not in json.dumps(written[protocol.planned(load_row(*NAMES), name).inputs])
+        assert "contributed" not in json.dumps(written[protocol.planned(load_row(*NAMES), name).inputs])

@@ -67,7 +67,7 @@ EXACT = (
 )
 NAMES = ("tiny", "Tiny2026Linear-small")
 ROW = Path("work/tiny/Tiny2026Linear-small")
-BROUGHT = "attack: brought, norm: L2, eps: 0.5"
+CONTRIBUTED = "attack: contributed, norm: L2, eps: 0.5"
 
 
 def new(root: Path) -> Project:
@@ -102,7 +102,7 @@ def run() -> None:
 def robust(project: Project, code: str | None = None, *specs: str) -> int:
     """Return the number of robust images of the row's Record after these attacks were contributed."""
     if code is not None:
-        project.bring("Tiny2026Linear", "brought", code, *(specs or (BROUGHT,)))
+        project.bring("Tiny2026Linear", "contributed", code, *(specs or (CONTRIBUTED,)))
         run_stage("attack-adaptive", *NAMES)
     run_stage("collect", *NAMES)
     return record().robust[0].accuracy.count

@@ -46,7 +46,7 @@ class BrokenImage(Frozen):
     certified: float = Field(default=0, ge=0)
 
 
-class Brought(Frozen):
+class Contribution(Frozen):
     """The images that one file broke. `sha256` is the file's, `weights` the network's; it says nothing of other weights."""
 
     credit: str = Field(min_length=1, max_length=LONGEST)
@@ -76,11 +76,11 @@ class BrokenRow(Frozen):
     track: str
     track_version: int
     row: str
-    brought: tuple[Brought, ...]
+    contributions: tuple[Contribution, ...]
 
-    def apply(self, brought: Brought, record: Record) -> bool:
+    def apply(self, contribution: Contribution, record: Record) -> bool:
         """Whether contributed images are against this Record's weights and rules."""
-        return self.track_version == record.track_version and brought.weights == record.sha256.get("weights")
+        return self.track_version == record.track_version and contribution.weights == record.sha256.get("weights")
 
 
 class Lowered(Frozen):
@@ -92,7 +92,7 @@ class Lowered(Frozen):
     lost: tuple[int, ...]
 
 
-def read(folder: Path, record: Record) -> tuple[Brought, ...]:
+def read(folder: Path, record: Record) -> tuple[Contribution, ...]:
     """Return the images contributed against this very network, from the row's file in `folder`.
 
     Raise a BenchmarkError for a damaged file, or one that names an image or a threat that the Record lacks.
@@ -102,10 +102,10 @@ def read(folder: Path, record: Record) -> tuple[Brought, ...]:
         return ()
     row = load(path)
     threats = {robust.threat.label for robust in record.robust}
-    brought = tuple(file for file in row.brought if row.apply(file, record))
-    if any(image.image >= record.n or not {*image.lost} <= threats for file in brought for image in file.images):
+    contributions = tuple(file for file in row.contributions if row.apply(file, record))
+    if any(image.image >= record.n or not {*image.lost} <= threats for file in contributions for image in file.images):
         raise BenchmarkError(f"{path} names an image or a ball that {record.row} does not have; write it again")
-    return brought
+    return contributions
 
 
 def load(path: Path) -> BrokenRow:
@@ -117,21 +117,23 @@ def stale(row: BrokenRow, record: Record | None) -> str:
     """Return why some contributed images do not apply to the published Record; "" where all apply."""
     if record is None:
         return "images of a row that is not published"
-    old = [file.credit for file in row.brought if not row.apply(file, record)]
+    old = [file.credit for file in row.contributions if not row.apply(file, record)]
     return f"images by {old[0]} of other weights or rules than the published Record's" if old else ""
 
 
-def lowered(record: Record, scores: Scores | None, brought: Sequence[Brought]) -> tuple[Record, Scores | None]:
+def lowered(
+    record: Record, scores: Scores | None, contributions: Sequence[Contribution]
+) -> tuple[Record, Scores | None]:
     """Return the Record and its scores without the broken images, and without certified numbers where one is contradicted.
 
     Raise a BenchmarkError where a number that falls is not known by image.
     """
-    if not brought:
+    if not contributions:
         return record, scores
     robust, kept = [], dict(scores or {})
     for result in record.robust:
         name = f"robust {result.threat.label}"
-        if lost := set[int]().union(*(file.lost(result.threat.label) for file in brought)):
+        if lost := set[int]().union(*(file.lost(result.threat.label) for file in contributions)):
             if name not in kept:
                 raise BenchmarkError(
                     f"{record.row}: others broke images of {name}, which it lacks by image; publish it again"
@@ -139,24 +141,24 @@ def lowered(record: Record, scores: Scores | None, brought: Sequence[Brought]) -
             kept[name] = "".join("0" if image in lost else digit for image, digit in enumerate(kept[name]))
             result = result.model_copy(update={"accuracy": Proportion.of(kept[name].count("1"), len(kept[name]))})
         robust.append(result)
-    certified = () if any(file.contradicted for file in brought) else record.certified
+    certified = () if any(file.contradicted for file in contributions) else record.certified
     return record.model_copy(update={"robust": tuple(robust), "certified": certified}), kept
 
 
 def lowered_all(
     folder: Path, records: Sequence[Record], images: Mapping[str, Scores]
-) -> tuple[list[Record], dict[str, Scores], dict[str, tuple[Brought, ...]]]:
+) -> tuple[list[Record], dict[str, Scores], dict[str, tuple[Contribution, ...]]]:
     """Return a board's Records and scores, by row, without the broken images; and the contributed images, by row."""
-    brought = {record.row: files for record in records if (files := read(folder, record))}
+    contributions = {record.row: files for record in records if (files := read(folder, record))}
     kept, counted = dict(images), []
     for record in records:
-        without, scores = lowered(record, images.get(record.row), brought.get(record.row, ()))
+        without, scores = lowered(record, images.get(record.row), contributions.get(record.row, ()))
         counted.append(without)
         kept |= {record.row: scores} if scores is not None else {}
-    return counted, kept, brought
+    return counted, kept, contributions
 
 
-def effect(record: Record, scores: Scores, known: Sequence[Brought], new: Brought) -> tuple[Lowered, ...]:
+def effect(record: Record, scores: Scores, known: Sequence[Contribution], new: Contribution) -> tuple[Lowered, ...]:
     """Return what `new` takes from each robust accuracy beyond the known contributions."""
     before, was = lowered(record, scores, known)
     after, _ = lowered(record, scores, [*known, new])
@@ -168,10 +170,10 @@ def effect(record: Record, scores: Scores, known: Sequence[Brought], new: Brough
     return tuple(effects)
 
 
-def credits(brought: Sequence[Brought]) -> dict[str, str]:
+def credits(contributions: Sequence[Contribution]) -> dict[str, str]:
     """Return who lowered each robust accuracy, and by how many images. An image is credited to its first contributor."""
     first: dict[str, dict[int, str]] = {}
-    for file in brought:
+    for file in contributions:
         for image in file.images:
             for label in image.lost:
                 first.setdefault(f"robust {label}", {}).setdefault(image.image, file.credit)

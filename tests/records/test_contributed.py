@@ -1,4 +1,4 @@
-"""What others broke, counted: numbers fall by exactly those images, whoever brought them first is named."""
+"""What others broke, counted: numbers fall by exactly those images, whoever contributed them first is named."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from tiny_record import record
 
 from benchmark.evaluation.evidence import proportion
-from benchmark.records import brought
-from benchmark.records.brought import BrokenImage, BrokenRow, Brought, credits, effect, lowered
+from benchmark.records import contributed
+from benchmark.records.contributed import BrokenImage, BrokenRow, Contribution, credits, effect, lowered
 from benchmark.records.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
@@ -25,15 +25,15 @@ def row(**changes) -> Record:
 
 def broke(
     *images: int, credit: str = "Jane Doe", lost=("Linf 0.15",), certified: float = 0, weights=WEIGHTS
-) -> Brought:
+) -> Contribution:
     common = {"threat": "Linf 0.15", "linf": 0.15, "l2": 0.4, "prediction": 3, "margin": -0.1}
     broken = [BrokenImage(image=image, lost=lost, certified=certified, **common) for image in images]
-    return Brought(credit=credit, sha256="b" * 64, weights=weights, images=broken)
+    return Contribution(credit=credit, sha256="b" * 64, weights=weights, images=broken)
 
 
-def put(folder: Path, *files: Brought, version: int = 1) -> Path:
+def put(folder: Path, *files: Contribution, version: int = 1) -> Path:
     path = folder / "A-v.json"
-    path.write_text(to_json(BrokenRow(track="digits", track_version=version, row="A-v", brought=files)))
+    path.write_text(to_json(BrokenRow(track="digits", track_version=version, row="A-v", contributions=files)))
     return path
 
 
@@ -60,24 +60,24 @@ def test_the_effect_is_what_was_not_known_before_and_an_image_is_credited_once()
 
 
 def test_what_is_of_other_weights_or_rules_is_not_counted(tmp_path) -> None:
-    assert brought.read(tmp_path, row()) == ()
+    assert contributed.read(tmp_path, row()) == ()
     path = put(tmp_path, broke(3), broke(4, credit="John Roe", weights="c" * 64))
-    assert [file.credit for file in brought.read(tmp_path, row())] == ["Jane Doe"]
-    assert "images by John Roe of other weights" in brought.stale(brought.load(path), row())
+    assert [file.credit for file in contributed.read(tmp_path, row())] == ["Jane Doe"]
+    assert "images by John Roe of other weights" in contributed.stale(contributed.load(path), row())
     put(tmp_path, broke(3))
-    assert brought.stale(brought.load(path), row()) == ""
-    assert brought.stale(brought.load(path), None) == "images of a row that is not published"
+    assert contributed.stale(contributed.load(path), row()) == ""
+    assert contributed.stale(contributed.load(path), None) == "images of a row that is not published"
     put(tmp_path, broke(3), version=2)
-    assert brought.read(tmp_path, row()) == ()
+    assert contributed.read(tmp_path, row()) == ()
 
 
 def test_damaged_files_are_one_line(tmp_path) -> None:
     for foreign in (broke(100), broke(3, lost=("L2 9",))):
         path = put(tmp_path, foreign)
         with pytest.raises(BenchmarkError, match=r"A-v\.json names an image or a ball that A-v does not have"):
-            brought.read(tmp_path, row())
+            contributed.read(tmp_path, row())
     for content in ("", "[]", '{"row": "A-v"}', path.read_text().replace("Jane Doe", "a\\nb")):
         path.write_text(content)
         with pytest.raises(BenchmarkError, match=r"A-v\.json(: | is no valid JSON)") as raised:
-            brought.read(tmp_path, row())
+            contributed.read(tmp_path, row())
         assert "\n" not in str(raised.value)

@@ -20,7 +20,7 @@ from benchmark.attacks.ball import ROUNDING, distances, into_ball
 from benchmark.evaluation.replay.evaluator import Evaluator
 from benchmark.evaluation.replay.findings import Verification
 from benchmark.evaluation.replay.verify import opened, other_row
-from benchmark.records.brought import LONGEST, UNNAMED, BrokenImage, Brought
+from benchmark.records.contributed import LONGEST, UNNAMED, BrokenImage, Contribution
 from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
 from benchmark.runtime import files
@@ -50,7 +50,9 @@ def evaluator_of(record: Record, row: Row, device: torch.device) -> Iterator[Eva
         yield evaluator
 
 
-def evaluate_file(path: Path, evaluator: Evaluator, record: Record, images: PerImage) -> tuple[dict[str, int], Brought]:
+def evaluate_file(
+    path: Path, evaluator: Evaluator, record: Record, images: PerImage
+) -> tuple[dict[str, int], Contribution]:
     """Evaluate the images of a file with the float32 model, after they are put into ball and box.
 
     Returns:
@@ -88,7 +90,7 @@ def evaluate_file(path: Path, evaluator: Evaluator, record: Record, images: PerI
                         )
                     )  # fmt: skip
     try:
-        brought = Brought(
+        contribution = Contribution(
             credit=credit or UNNAMED,
             sha256=files.sha256_file(path),
             weights=record.sha256["weights"],
@@ -98,7 +100,7 @@ def evaluate_file(path: Path, evaluator: Evaluator, record: Record, images: PerI
         raise BenchmarkError(
             f"{path}: `credit` in its metadata has to be one line of at most {LONGEST} characters"
         ) from None
-    return broken, brought
+    return broken, contribution
 
 
 def _opened(path: Path, shape: torch.Size) -> safe_open:

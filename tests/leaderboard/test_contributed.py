@@ -9,7 +9,7 @@ import pytest
 import site_rows
 from tiny_record import record
 
-from benchmark.records.brought import BrokenImage, BrokenRow, Brought, lowered_all
+from benchmark.records.contributed import BrokenImage, BrokenRow, Contribution, lowered_all
 from benchmark.records.record import Record
 from benchmark.specs import tracks
 from benchmark.specs.base import to_json
@@ -35,12 +35,12 @@ def rows(folder: Path, images: range, certified: float = 0) -> list[Row]:
             )
             for i in images
         ]  # fmt: skip
-        contributed = Brought(credit=HOSTILE, sha256="b" * 64, weights="a" * 64, images=broken)
+        contributed = Contribution(credit=HOSTILE, sha256="b" * 64, weights="a" * 64, images=broken)
         (folder / "A-v.json").write_text(
-            to_json(BrokenRow(track="digits", track_version=1, row="A-v", brought=(contributed,)))
+            to_json(BrokenRow(track="digits", track_version=1, row="A-v", contributions=(contributed,)))
         )
-    counted, scores, brought = lowered_all(folder, made, IMAGES)
-    return rank(counted, TRACK, scores, (), brought)
+    counted, scores, contributed = lowered_all(folder, made, IMAGES)
+    return rank(counted, TRACK, scores, (), contributed)
 
 
 def page(tmp_path: Path, board_rows: list[Row], name: str) -> str:
@@ -88,7 +88,7 @@ def test_the_readmes_table_names_them_too(tmp_path) -> None:
     assert "Lowered" not in readme.table(rows(tmp_path, range(0)), TRACK)
 
 
-def test_a_board_that_is_built_reads_what_was_brought(tmp_path, monkeypatch) -> None:
+def test_a_board_that_is_built_reads_what_was_contributed(tmp_path, monkeypatch) -> None:
     """From the files themselves, with the numbers that git keeps."""
     monkeypatch.setattr(build, "WORK", tmp_path / "work")
     monkeypatch.setattr(build, "PUBLISHED", tmp_path / "results")

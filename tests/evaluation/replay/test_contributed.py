@@ -31,7 +31,7 @@ from benchmark.specs import tracks
 from benchmark.specs.rows import load_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("verified_row")]
-FILE, BROKEN = Path("brought.safetensors"), PUBLISHED / "broken" / f"{NAME}.json"
+FILE, BROKEN = Path("contributed.safetensors"), PUBLISHED / "broken" / f"{NAME}.json"
 
 
 def bring(images: dict[str, torch.Tensor], credit: str | None = "Jane Doe") -> None:
@@ -78,7 +78,7 @@ def test_images_that_break_nothing_new() -> None:
     bring({"L2 0.5": load_file("work/tiny/Tiny2026Linear-small/record/images.safetensors")[PGD]})
     content = judged()
     assert content["broken"]["L2 0.5"] == number("clean").count("1") - number(PGD).count("1") > 0
-    assert content["brought"]["images"] == []
+    assert content["contribution"]["images"] == []
     assert all(one["lost"] == [] and one["before"] == one["after"] for one in content["robust"])
     assert "break nothing that still stands; nothing written" in refused("--write")
     assert not BROKEN.parent.exists()
@@ -97,20 +97,20 @@ def test_one_more_image_lowers_the_number_with_its_credit() -> None:
     assert str(BROKEN.parent) not in stages()
     assert verify("--write").exit_code == 0
     assert str(BROKEN.parent) in stages(), "the board is rendered again"
-    (brought,) = json.loads(BROKEN.read_text())["brought"]
+    (contributed,) = json.loads(BROKEN.read_text())["contributions"]
     record = json.loads(RECORD.read_text())
-    assert (brought["credit"], brought["weights"]) == ("Jane Doe", record["sha256"]["weights"])
-    (one,) = brought["images"]
+    assert (contributed["credit"], contributed["weights"]) == ("Jane Doe", record["sha256"]["weights"])
+    (one,) = contributed["images"]
     assert (one["image"], one["threat"], one["lost"], one["certified"]) == (image, "L2 0.5", ["L2 0.5"], 0)
     assert one["margin"] <= 0 < one["l2"] <= 0.5
     assert "break nothing that still stands" in refused("--write"), "it is known already"
     assert json.loads((PUBLISHED / f"{NAME}.json").read_text())["robust"][1]["accuracy"]["count"] == before
     for told in (rvb("board"), rvb("board", "--published")):
         assert f"{100 * (before - 1) / 20:.1f}" in told.output
-        assert f"Lowered by adversarial images that others brought: {NAME} (Jane Doe)" in told.output
+        assert f"Lowered by adversarial images that others contributed: {NAME} (Jane Doe)" in told.output
     told = rvb("show", NAME)
     assert f"{before - 1} of 20" in told.output
-    assert "lowered by adversarial images that others brought: Jane Doe" in told.output
+    assert "lowered by adversarial images that others contributed: Jane Doe" in told.output
     assert rvb("regress", "--published").exit_code == 0
     assert rvb("verify", NAME).exit_code == 0, "the Record stays as it was measured"
 
@@ -133,7 +133,7 @@ def test_the_first_who_breaks_an_image_is_credited() -> None:
     assert verify("--write").exit_code == 0
     bring({"L2 0.5": broken(first, second)}, "John Roe")
     assert [one["lost"] for one in judged("--write")["robust"]] == [[], [second]]
-    assert [one["credit"] for one in json.loads(BROKEN.read_text())["brought"]] == ["Jane Doe", "John Roe"]
+    assert [one["credit"] for one in json.loads(BROKEN.read_text())["contributions"]] == ["Jane Doe", "John Roe"]
     assert "Jane Doe, John Roe" in rvb("board").output
 
 
@@ -147,12 +147,12 @@ def test_a_contradicted_certificate_is_an_alarm() -> None:
     assert message.startswith(start)
     assert message.endswith("the certificate is wrong")
     assert f"ALARM: {NAME}: image {image}: certified at l2 {radius:.6g}, broken at " in verify().output
-    assert json.loads(BROKEN.read_text())["brought"][0]["images"][0]["certified"] == radius
+    assert json.loads(BROKEN.read_text())["contributions"][0]["images"][0]["certified"] == radius
     table = rvb("board", "--published").output
     assert "–" in next(line for line in table.splitlines() if NAME in line), "nothing counts as certified any more"
 
 
-def test_what_was_brought_against_other_weights_counts_no_more() -> None:
+def test_what_was_contributed_against_other_weights_counts_no_more() -> None:
     bring_one()
     assert verify("--write").exit_code == 0
     before = number("robust L2 0.5").count("1")
@@ -169,7 +169,7 @@ def test_only_what_is_published_can_be_lowered_and_only_the_records_weights_are_
     bring_one(credit=None)
     assert "no `credit`, who is to be named" in refused("--write")
     (PUBLISHED / f"{NAME}.json").unlink()
-    assert judged()["brought"]["credit"] == "unnamed"
+    assert judged()["contribution"]["credit"] == "unnamed"
     assert "there is no number to lower: leave out --write" in refused("--write")
     change_tensors(WEIGHTS, lambda weights: weights["1.bias"].add_(1))
     assert "the Record's own weights are not in work/tiny" in refused()
@@ -182,7 +182,7 @@ def moved(to: float) -> torch.Tensor:
     return images
 
 
-IN = "of brought.safetensors"
+IN = "of contributed.safetensors"
 
 
 @pytest.mark.parametrize(
@@ -203,19 +203,21 @@ def test_images_that_are_none_are_refused_in_one_line(name, images, words) -> No
 
 
 def test_files_that_are_none_are_refused_in_one_line() -> None:
-    assert "brought.safetensors is no file" in refused()
+    assert "contributed.safetensors is no file" in refused()
     bring({})
     assert "holds no tensor; give one for each ball, such as 'Linf 0.05'" in refused()
     for credit in ("two\nlines", "x" * 121, "\x1b[31m"):
         bring({"L2 0.5": clean()[0]}, credit)
         assert "`credit` in its metadata has to be one line of at most 120 characters" in refused()
     FILE.write_bytes(pickle.dumps({"L2 0.5": [0.5]}))
-    assert "brought.safetensors is no safetensors file (" in refused()
+    assert "contributed.safetensors is no safetensors file (" in refused()
     torch.save({"L2 0.5": clean()[0]}, FILE)
     assert "is no safetensors file (" in refused()
     with FILE.open("wb") as file:
         file.truncate(10**9)
-    assert "brought.safetensors has 1,000,000,000 bytes; 32 tensors of (20, 1, 8, 8) float32 take at most" in refused()
+    assert (
+        "contributed.safetensors has 1,000,000,000 bytes; 32 tensors of (20, 1, 8, 8) float32 take at most" in refused()
+    )
     FILE.unlink()
     os.mkfifo(FILE)
     assert "is no file" in refused(), "and nothing waits for it"
