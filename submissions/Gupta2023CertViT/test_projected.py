@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 from components import assert_out_of_range
-from tiny_lipschitz import convolutional
+from tiny_clipped import convolutional
 from tiny_models import Linear, grey_images
 from tiny_training import resumed_to_the_same_bytes, run, spec
 from torch import nn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from components import assert_out_of_range
-from tiny_lipschitz import grid_network as network
+from tiny_clipped import grid_network as network
 from tiny_training import blobs, run, spec
 from torch import nn
 

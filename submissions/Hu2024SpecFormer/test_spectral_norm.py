@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_attention import attentive
+from tiny_models import attentive
 from torch import nn
 
 from benchmark.layers.attention import SelfAttention
