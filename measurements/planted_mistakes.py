@@ -146,7 +146,7 @@ labels of other images: Images(self.pixels[index], self.labels[index] => Images(
 validation images in the training split: train, validation = _hold_out => _, validation = _hold_out
 pixels by 256: / np.float32(self.levels) => / np.float32(self.levels + 1)
 evaluation images by chance: default_rng(seed).permutation(n)[:count] => default_rng().permutation(n)[:count]
-[data] tests/evaluation/test_indicators.py
+[data] tests/data/test_prepare.py -k unseen
 unseen images that are the evaluation's: np.setdiff1d(np.arange(len(test)), evaluated) => evaluated
 [evaluation] tests/evaluation/test_evidence.py
 gate, certified, but wrong when clean: (radius > 0) & (margin <= 0) => (radius > 0) & (margin < -1e9)
@@ -206,7 +206,7 @@ an image broken at the radius stands: radii + ROUNDING, side="right" => radii - 
 Linf ball in l2, no root: pixels**0.5 if threat.norm == "Linf" => pixels if threat.norm == "Linf"
 [leaderboard] tests/leaderboard/test_model_page.py
 a claim of another radius compared: rel_tol=1e-3 => rel_tol=0.9
-[pipeline] tests/commands/test_diff.py
+[pipeline] tests/commands/test_diff.py -m slow -k counts_by
 a changed track touches no row: touched & (read | shared) => touched & read
 [pipeline] tests/pipeline/test_locks.py
 a lock that was cut short passes: isinstance(content.get("stages"), dict) => True
@@ -237,12 +237,13 @@ GPUs of a step counted once: own["wall_seconds"] * gpus => own["wall_seconds"]
 times of files allowed: "utimensat", =>
 locks allowed: ("connect", "flock") => ("connect",)
 sentences of other tracks to be read: "sklearn/datasets/data", "benchmark/data/reviews", => "sklearn/datasets/data",
-[sandbox] tests/hostile/test_rows.py
+[sandbox] tests/hostile/test_rows.py -m slow -k no_label
 labels to be read by a model: read=[row.weights], seconds=CALL_SECONDS => read=[row.weights, row.data], seconds=CALL_SECONDS
+[sandbox] tests/hostile/test_rows.py -m slow -k training_sees
 test images to be read by training: read = [*(row.data / name for name in SEEN), => read = [row.data,
-[sandbox] tests/hostile/test_places.py
-preparations that a recipe does not have: [prepared.name for prepared in result.prepared] != => [] ==
-[sandbox] tests/sandbox/test_model.py
+[sandbox] tests/hostile/test_places.py -k forged
+preparations that a recipe does not have: != [step.name for step in spec.prepare] => is None
+[sandbox] tests/hostile/test_places.py -k gradient
 a gradient of another shape: slope.shape != shape => slope.ndim != len(shape)
 [sandbox] tests/sandbox/test_model.py -k certified
 a rebuilt network that is nearly the row's: not torch.equal(own, rebuilt) => not torch.allclose(own, rebuilt, atol=1e-2)
@@ -254,7 +255,7 @@ a fraction turned round: float(fraction[1]) / float(fraction[2]) => float(fracti
 Linf radius of more than the whole range: self.norm == "Linf" and self.eps > 1: => self.norm == "Linf" and self.eps > 255:
 an attack under AutoAttack's name: "autoattack" in name.replace("_", "") => name == "autoattack_"
 l2 radius beyond all images: threat.eps > diameter => threat.eps > diameter**2
-[specs] tests/studies/test_seeds.py
+[specs] tests/studies/test_seeds.py -k settings
 seeds not from the row's own: range(first, first + TRAININGS) => range(TRAININGS)
 [steps] tests/steps/test_attack.py
 broken images stay robust: robust = clean.correct & state.robust & after.correct => robust = clean.correct
@@ -264,16 +265,17 @@ code that changed while a step ran: != inputs or digests != inputs["code"] => !=
 a result that was touched is kept: files.sha256_file(folder / name) == digest => True
 [steps] tests/steps/test_pretrained.py
 weights of others pass for trained here: "re-evaluated" if started.weights else "rebuilt" => "rebuilt"
-[steps] tests/steps/test_open_division.py
+[steps] tests/steps/test_open_division.py -k closed
 random models are smoothed: super().applies(row) and row.submission.division == "closed" => super().applies(row)
-[steps] tests/steps/test_attack.py -k refutes
+[steps] tests/steps/test_attack.py -m slow -k refutes
 the gate left out: evidence.check_sandwich(merged, row.name) => merged
 [steps] tests/steps/test_collect.py
 the sandbox of one step for that of all: if p in str(value) => if p in str(before)
-[studies] tests/studies/test_cells.py
+[studies] tests/studies/test_cells.py -m slow -k weights
 a cell from weights of another seed: networks[init.cell, seed] if => networks[init.cell, self.study.seeds[0]] if
+[studies] tests/studies/test_cells.py -k earlier
 a cell from one that comes later: init.cell not in before => init.cell not in cells
-[studies] tests/studies/test_measures_of_attention.py tests/studies/test_studies.py tests/studies/test_points.py
+[studies] tests/studies/test_measuring.py
 certified, though wrong when clean: right & (radii >= radius) => (radii >= radius)
 certified, at the radius itself not: right & (radii >= radius) => right & (radii > radius)
 [studies] tests/studies/test_points.py

@@ -40,7 +40,7 @@ class Overfitting(Frozen):
 
 
 class Preparation(Frozen):
-    """What a step before the first epoch reported."""
+    """The history that a preparation reported (training/preparation.py)."""
 
     name: str
     history: dict[str, JsonValue]

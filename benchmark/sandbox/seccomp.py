@@ -96,7 +96,7 @@ def refuse(*, network: bool = False, gpu: bool = False) -> None:
 
 
 def load(rules: Iterable[Rule]) -> None:
-    """Let these calls fail in this process from now on. Raise OSError if libseccomp is missing or the kernel refuses."""
+    """Make these system calls fail in this process. Raise OSError without libseccomp, or if the kernel refuses."""
     if (seccomp := library()) is None:
         raise OSError(errno.ENOSYS, "libseccomp is missing")
     context = seccomp.seccomp_init(ALLOW)

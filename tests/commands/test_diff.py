@@ -162,6 +162,10 @@ def test_a_row_counts_by_what_its_steps_read(tmp_path) -> None:
     yaml.write_text(yaml.read_text().replace("epochs: 40", "epochs: 41"))
     assert changed("--track", "tiny") == ["Tiny2026Twin-extra", "Tiny2026Twin-small"], "their own folder"
     git("commit", "-qam", "two")
+    track = project.root / "benchmark/tracks/tiny.yaml"
+    track.write_text(track.read_text() + "# a note\n")
+    assert changed("--base", "HEAD") == ["Tiny2026Net-small --track tiny", "Tiny2026Twin-small --track tiny"]
+    git("commit", "-qam", "three")
     attack = project.root / "benchmark/attacks/pgd.py"
     attack.write_text(attack.read_text() + "\nNEW = 1\n")
     assert changed("--base", "HEAD") == ["Tiny2026Net-small --track tiny", "Tiny2026Twin-small --track tiny"]

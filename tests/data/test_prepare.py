@@ -10,14 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
+from tiny_linear_row import NAMES
 from tiny_sources import LABELS, PIXELS, write_cifar, write_folder, write_mnist, write_parquet, write_svhn
 
 from benchmark.data.images import Images, evaluation_index, load_split
 from benchmark.data.prepare import prepare, read, split
+from benchmark.data.tensors import evaluation_images, unseen_images
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import tracks
 from benchmark.specs.data import DataSpec
+from benchmark.specs.rows import load_row
 
 
 def spec(**changes) -> DataSpec:
@@ -69,6 +73,14 @@ def test_evaluation_images_are_the_same_for_everyone() -> None:
     assert len(set(evaluation_index(400, 100, 0))) == 100
     with pytest.raises(BenchmarkError, match="asks for 500"):
         evaluation_index(400, 500, 0)
+
+
+def test_unseen_images_are_the_test_images_outside_the_evaluation(linear_row) -> None:
+    row, cpu = load_row(*NAMES), torch.device("cpu")
+    seen, unseen = (images.flatten(1).tolist() for images, _ in (evaluation_images(row, cpu), unseen_images(row, cpu)))
+    every = load_split(row.data, "test").floats().reshape(40, -1).tolist()
+    assert (len(seen), len(unseen)) == (20, 20)
+    assert sorted(seen + unseen) == sorted(every)
 
 
 @pytest.mark.parametrize("kind", ["cifar10", "cifar100", "svhn", "mnist"])

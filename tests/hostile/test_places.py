@@ -223,11 +223,18 @@ def test_the_history_of_a_preparation_is_short_printable_and_finite(history) -> 
         Preparation(name="scaling", history=history)
 
 
-def test_a_gradient_is_no_larger_than_the_images(linear_row) -> None:
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ("2**22", r"it answered with \d+ bytes, where 3072 are due at most"),
+        ("6, 1, 4, 16", r"returned malformed output: a gradient \(6, 1, 4, 16\) of \(6, 1, 8, 8\)"),
+    ],
+)
+def test_a_gradient_has_the_shape_of_the_images(linear_row, shape, words) -> None:
     code = (
         "import torch\nfrom benchmark.sandbox import model\n"
-        "model._Served.gradient = lambda *_, **__: ({'none': False}, {'gradient': torch.zeros(2**22)})\n"
+        f"model._Served.gradient = lambda *_, **__: ({{'none': False}}, {{'gradient': torch.zeros({shape})}})\n"
     )
     Path("submissions/Tiny2026Linear/method.py").write_text(code + METHOD)
-    with pytest.raises(BenchmarkError, match=r"it answered with \d+ bytes, where 3072 are due at most"):
+    with pytest.raises(BenchmarkError, match=words):
         run_stage("attack-papers", *NAMES)

@@ -42,10 +42,14 @@ torch.Tensor.argmax = lambda self, *rest, **options: torch.zeros(len(self), dtyp
 torch.equal = lambda one, other: True
 """
 FRAMES = """
-import gc, itertools, sys
+import contextlib, gc, itertools, sys
 _calls = itertools.count()
 def _labels():
     call = next(_calls)
+    if not call:
+        with contextlib.suppress(PermissionError):
+            open("work/tiny/data/test.safetensors", "rb").read()
+            raise SystemExit("labels!")
     if call > 20 and call % 20:  # a walk through all objects takes long
         return
     frame = sys._getframe()
@@ -95,7 +99,7 @@ def test_the_verdicts_stay_those_of_the_honest_model(linear_row, head) -> None:
 
 
 def test_no_label_is_to_be_found_from_inside(linear_row) -> None:
-    """In the frames, or among the objects that the process has from its parent."""
+    """In the frames, among the objects that the process has from its parent, or in the file of test images."""
     honest = evidence()
     assert evaluated(method("        _labels()\n        return super().forward(x)\n", FRAMES)) == honest
 

@@ -164,7 +164,7 @@ def test_a_certified_row_is_evaluated_on_a_network_rebuilt_here(row) -> None:
         assert not any(type(layer).__module__.startswith("submissions") for layer in evaluated.model.modules())
         evaluated.confirm(images(), 4, row.name)
     hooked = METHOD.replace("    return nn", "    model = nn")
-    hooked += "    model.register_forward_hook(lambda m, a, y: y * 2)\n    return model\n"
+    hooked += "    model.register_forward_hook(lambda m, a, y: y * (1 + 2**-22))\n    return model\n"
     Path("submissions/Tiny2026Linear/method.py").write_text(hooked)
     with (
         evaluated_model(row, CPU) as evaluated,

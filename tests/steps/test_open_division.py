@@ -105,6 +105,16 @@ def test_gradients_that_are_not_finite_count_as_none(odd_row) -> None:
     assert "no usable input gradient" in said(odd_row)
 
 
+@pytest.mark.parametrize(("division", "smoothed"), [("closed", True), ("open", False)])
+def test_only_the_closed_division_has_smoothed_radii(tmp_path, monkeypatch, division, smoothed) -> None:
+    project = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(project.root)
+    (project.root / "benchmark/tracks/tiny.yaml").write_text(TRACK)
+    declared = tiny_linear_row.SUBMISSION.replace("variants:", f"division: {division}\nvariants:")
+    (project.root / "submissions/Tiny2026Linear/submission.yaml").write_text(declared)
+    assert ("smooth" in stage_names(*NAMES)) is smoothed
+
+
 def test_training_against_an_attack_says_that_it_needs_gradients(tmp_path, monkeypatch) -> None:
     project = tiny_linear_row.new(tmp_path / "project")
     monkeypatch.chdir(project.root)

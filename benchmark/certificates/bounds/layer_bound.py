@@ -115,6 +115,7 @@ class LayerBound:
         self.linear, self.jacobian_norm, self._rounding = linear, jacobian_norm, rounding
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
+        """Return an upper bound of ||f(x + D) - f(x)|| over ||D|| <= delta: (n,)."""
         return delta * self.jacobian_norm
 
     @cached_property
@@ -133,15 +134,15 @@ class LayerBound:
         return self.bound(delta)
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
-        """Map (directions, n, *shape) to the same of the output."""
+        """Return J columns: (directions, n, *input shape) to (directions, n, *output shape)."""
         return self.linear(columns.flatten(0, 1)).unflatten(0, columns.shape[:2])
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
-        """(n,)."""
+        """Return an upper bound of ||f(x + D) - f(x) - J D|| over the set: (n,)."""
         return torch.zeros_like(perturbation.delta)
 
     def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
-        """(n, rivals)."""
+        """Return an upper bound of -<a, f(x + D) - f(x) - J D> over the set: (n, rivals)."""
         return torch.linalg.vector_norm(a.flatten(2), dim=2) * self.remainder(perturbation)[:, None] * UP
 
     def remainder_along_elementwise(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
@@ -168,6 +169,7 @@ class LayerBound:
         return None
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        """Return an upper bound of the norm of float32's rounding at x + D, over ||D|| <= delta: (n,)."""
         return self._rounding(delta)
 
     def rounding_in_range(self, delta: torch.Tensor) -> torch.Tensor:

@@ -36,7 +36,7 @@ class Stored:
 
 @dataclass
 class Digests:
-    """Compare files with the digests of a Record.
+    """The digests of a Record, with which files are compared.
 
     Where the files have to be the Record's own, other bytes contradict it. Otherwise they are of another build.
     """
