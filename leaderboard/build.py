@@ -40,7 +40,7 @@ def build(name: str, *options: str) -> None:
     track, published = read_track(name), PUBLISHED / name
     named, work = Path("pipelines") / name / ("_all" if "all" in options else ""), WORK / name
     site = (work / "all" if "all" in options else work) / "site"
-    records = [work / row / "record" for row in json.loads((named / "rows.json").read_text())]
+    records = [work / row / "record" for row in files.read_model(named / "rows.json", list[str], "run `rvb pipeline`")]
     studies = read_published(published / "studies")
     places = [(folder / "record.json", folder / "per_image.json") for folder in records]
     rows, images = read_rows(track, places, published, studies)

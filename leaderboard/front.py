@@ -150,7 +150,7 @@ def _board(track: Track, about: About) -> Board:
     names = Path("pipelines") / track.name / "_all" / "rows.json"
     names = names if names.exists() else names.parents[1] / "rows.json"
     places = published_places(kept)
-    for row in files.read_json(names) if names.exists() else []:
+    for row in files.read_model(names, list[str], "run `rvb pipeline`") if names.exists() else []:
         own = work / row / "record"
         if (own / "record.json").exists():
             images = own / "per_image.json"

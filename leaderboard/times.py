@@ -12,6 +12,7 @@ from benchmark.runtime import files
 from benchmark.runtime.clock import device_cost
 from leaderboard.rank import Row
 
+Cost = dict[str, int | float | str]  # of a step (benchmark/runtime/clock.py)
 # of training: the name, the devices that count ("" for processors), and the most seconds of them
 BUDGETS = (
     ("10 GPU-minutes", ("NVIDIA H100", "NVIDIA H200"), 600.0),
@@ -23,14 +24,15 @@ BUDGETS = (
 def write_times(site: Path, folder: Path, rows: list[Row], published: Path | None = None) -> None:
     """Write those of rows that are built in `folder`; of others those that are `published`, in times.json there."""
     kept = published / "times.json" if published else None
-    published_times = files.read_json(kept) if kept and kept.exists() else {}
+    again = "bring it back with git, or delete it and publish the rows again"
+    published_times = files.read_model(kept, dict[str, dict[str, Cost]], again) if kept and kept.exists() else {}
     files.write(
         site / "times.js", f"const TIMES = {json.dumps(times(folder, rows, published_times), sort_keys=True)};\n"
     )
 
 
 def times(
-    folder: Path, rows: list[Row], published: Mapping[str, dict[str, Any]] = MappingProxyType({})
+    folder: Path, rows: list[Row], published: Mapping[str, dict[str, Cost]] = MappingProxyType({})
 ) -> dict[str, dict[str, Any]]:
     """Return seconds of training and of everything after it, by row, where they were measured; both by device; and `budgets`.
 
@@ -39,7 +41,7 @@ def times(
     seconds: dict[str, dict[str, Any]] = {}
     for row in rows:
         measured = {
-            p.stem: json.loads(p.read_text()) for p in sorted((folder / row.record.row / "times").glob("*.json"))
+            p.stem: files.read_model(p, Cost) for p in sorted((folder / row.record.row / "times").glob("*.json"))
         }
         measured = measured or published.get(row.record.row, {})
         if "train" not in measured:

@@ -14,9 +14,10 @@ from tiny_record import proportion, record
 
 from benchmark.records.accuracy import Proportion
 from benchmark.records.study import DeclaredPaper
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import tracks
-from leaderboard import build, reading
+from leaderboard import build, reading, times
 from leaderboard.rank import columns, rank
 
 TRACK = tracks.load("digits")
@@ -64,6 +65,23 @@ def test_missing_or_damaged_files_are_one_line(tmp_path) -> None:
         with pytest.raises(BenchmarkError, match=rf"{path.name} is missing"):
             read()
         path.write_text(before)
+
+
+@pytest.mark.parametrize("content", ["3", "[3]", '{"A-v": []}', "{"])
+def test_damaged_names_of_rows_or_times_are_one_line(tmp_path, monkeypatch, content) -> None:
+    rules = Path("benchmark/tracks/digits.yaml").read_text()
+    monkeypatch.chdir(tmp_path)
+    files.write(Path("benchmark/tracks/digits.yaml"), rules)
+    rows = rank([record("A", 40, 30)], TRACK)
+    for path, read in (
+        ("pipelines/digits/rows.json", lambda: build.build("digits")),
+        ("times.json", lambda: times.write_times(tmp_path / "site", tmp_path, rows, tmp_path)),
+        ("A-v/times/train.json", lambda: times.times(tmp_path, rows)),
+    ):
+        files.write(Path(path), content)
+        with pytest.raises(BenchmarkError, match=rf"{path}( is|: ).*; (run|delete|bring)") as raised:
+            read()
+        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.slow

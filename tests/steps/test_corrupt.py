@@ -32,7 +32,7 @@ from benchmark.specs.track import CorruptionSpec
 from benchmark.steps.base import Work
 from benchmark.steps.evaluation import Subject
 from leaderboard import build
-from leaderboard.rank import columns, heads, rank
+from leaderboard.rank import columns, label, rank
 
 RULES = CorruptionSpec(names=("fog", "contrast"), severities=(1, 5))
 COUNTS = {"corrupted fog 1": 3, "corrupted fog 5": 1, "corrupted contrast 1": 2, "corrupted contrast 5": 0}
@@ -79,8 +79,7 @@ def test_corrupted_numbers_have_a_column_of_their_own_and_do_not_rank() -> None:
     track = tracks.load("digits").model_copy(update={"corruptions": RULES})
     assert columns(track)[-1] == "corrupted"
     assert columns(tracks.load("digits"))[-1] != "corrupted"
-    head = heads(columns(track))[-1]
-    assert (head.title, head.columns) == ("corrupted (ImageNet-C strengths)", [""])
+    assert label("corrupted") == "corrupted (ImageNet-C strengths)"
     tables = {"A": TABLE, "B": pa.table({name: [True] * 4 for name in COUNTS})}
     found = {name: corrupted(table, RULES, "P.", {}) for name, table in tables.items()}
     rows = rank([record(name, 40, 10).model_copy(update={"corrupted": found.get(name)}) for name in "ABC"], track)
