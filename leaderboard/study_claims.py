@@ -1,7 +1,8 @@
 """Printed numbers of a paper beside the rebuilt ones. Pure.
 
 A claim lies within the seeds where the 95% interval of the rebuilt mean (Student's, no spread taken below one image) holds
-it. On a track that no paper uses the two are of other data, and no difference is drawn.
+it. A difference is drawn only where a claim of the submission states the printed number for the same data, radius, method and
+images (`record_claims.obstacle`).
 """
 
 from __future__ import annotations
@@ -10,33 +11,45 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from benchmark.records.study import measure_of
 from benchmark.records.study_table import ERROR, Column, Difference, Entry, Table, contrast
 from benchmark.specs.study import MeasureSpec, Study, Value
+from benchmark.specs.submission import Claim
+from leaderboard.record_claims import Obstacle, obstacle
 
 MOST = 4  # numbers side by side, each with three columns
 
-Verdict = Literal["within", "above", "below", "one seed", "other data", "not run"]
+Tested = Literal["within", "above", "below"]
+Verdict = Tested | Literal["one seed"] | Obstacle | Literal["not run"]
+TESTED: tuple[Verdict, ...] = get_args(Tested)
+VERDICTS: tuple[Verdict, ...] = (*TESTED, "one seed", *get_args(Obstacle), "not run")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One printed number. `rebuilt` is None if not run; `difference` (from `claimed`) is None with one seed or other data."""
+    """One printed number.
+
+    Attributes:
+        rebuilt: None if not run.
+        difference: of the rebuilt number from the claimed one; None with one seed, or if there is an obstacle.
+        obstacle: why the two are not comparable; None if they are.
+    """
 
     column: Column
     claimed: float
     rebuilt: Entry | None = None
     difference: Difference | None = None
-    other_data: bool = False
+    obstacle: Obstacle | None = None
 
     @property
     def verdict(self) -> Verdict:
         """Return where the rebuilt number lies: "above" or "below" the claim, or "within" the interval of the seeds."""
         if self.rebuilt is None:
             return "not run"
-        if self.other_data:
-            return "other data"
+        if self.obstacle:
+            return self.obstacle
         if self.difference is None:
             return "one seed"
         if not self.difference.shown:
@@ -69,6 +82,8 @@ class ClaimSheet:
 class Tally(Counter[Verdict]):
     """The number of printed numbers by verdict."""
 
+    ORDER = VERDICTS
+
     @classmethod
     def of(cls, sheets: Iterable[ClaimSheet | None]) -> Tally:
         return cls(number.verdict for sheet in sheets if sheet is not None for number in sheet.compared)
@@ -80,14 +95,18 @@ class Tally(Counter[Verdict]):
     @property
     def tested(self) -> int:
         """Return how many were compared with several seeds."""
-        return self["within"] + self["above"] + self["below"]
+        return sum(self[verdict] for verdict in TESTED)
+
+    @property
+    def comparable(self) -> int:
+        return self.tested + self["one seed"]
 
 
-def claim_sheet(study: Study, table: Table | None = None, other_data: bool = False) -> ClaimSheet | None:
+def claim_sheet(study: Study, table: Table | None = None, stated: Sequence[Claim] = ()) -> ClaimSheet | None:
     """Return the claims of a study, published as `table` or not run; None where it prints nothing.
 
     Args:
-        other_data: the study is of a track that no paper uses.
+        stated: the submission's claims, which say of which data, radius and images a number is.
     """
     by_cell = {line.cell: line.entries for line in table.lines} if table else {}
     columns = [*table.columns] if table else []
@@ -105,8 +124,8 @@ def claim_sheet(study: Study, table: Table | None = None, other_data: bool = Fal
         entry = by_cell[cell][place] if cell in by_cell and place < len(columns) else None
         if table is None or entry is None or not entry.values:
             return Compared(column, value)
-        if other_data:
-            return Compared(column, value, entry, other_data=True)
+        if other := _obstacle(study, column, value, table.study.result.n, stated):
+            return Compared(column, value, entry, obstacle=other)
         floor = 1 / table.study.result.n if column.share else 0.0
         return Compared(column, value, entry, _difference(entry, value, floor))
 
@@ -116,15 +135,38 @@ def claim_sheet(study: Study, table: Table | None = None, other_data: bool = Fal
     return ClaimSheet(tuple(every_column[i] for i in kept), tuple(shown)) if shown else None
 
 
+def _obstacle(study: Study, column: Column, value: float, n: int, stated: Iterable[Claim]) -> Obstacle | None:
+    """Return why a printed number is not comparable with the rebuilt one; None if a claim states it for the same thing."""
+    measure = _measure(study, column.label)
+    images = (measure and measure.images) or n
+    claims = (claim for claim in stated if math.isclose(claim.value, value, abs_tol=1e-9))
+    obstacles = [obstacle(claim, study.track, _name(measure, column), images) for claim in claims]
+    return min(obstacles, key=lambda o: (o is not None, o == "other data"), default="other data")
+
+
+def _name(measure: MeasureSpec | None, column: Column) -> str:
+    """Return the metric of a column, such as "pgd-50 L2 0.5"; "" for a submission's own measure."""
+    if measure is None or measure.is_function:
+        return ""
+    if attack := measure.attack:
+        steps = f"-{attack.parameters['steps']}" if "steps" in attack.parameters else ""
+        return f"{attack.attack}{steps} {attack.norm} {attack.eps:g}"
+    return "clean" if column.x is None else f"certified L2 {column.x:g}"
+
+
+def _measure(study: Study, label: str) -> MeasureSpec | None:
+    measures = {measure.label: measure for measure in study.measures}
+    return measures.get(label) or measures.get(measure_of(label))
+
+
 def declared_columns(study: Study) -> list[Column]:
     """Return the columns in which a study claims numbers; the places of a curve are its radii, or counted."""
     first_values: dict[str, Value] = {}
     for claims in study.claims.values():
         first_values |= {label: value for label, value in claims.items() if label not in first_values}
-    measures = {measure.label: measure for measure in study.measures}
     columns: list[Column] = []
     for label, value in first_values.items():
-        measure = measures.get(label) or measures.get(label.partition(": ")[0])
+        measure = _measure(study, label)
         share = measure is not None and not measure.is_function
         if isinstance(value, float | int):
             columns.append(Column(label, share))
