@@ -121,6 +121,7 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     shared.write(
         "changes.html", about_changes.render(root="", changes=published, about=about, titles=titles, there=there)
     )
+    shared.copy("LICENSE.txt", build.HERE.parent / "LICENSE")
     for name in ("style.css", "front.css"):
         shared.copy(f"static/{name}", build.STATIC / name)
     if address:

@@ -6,13 +6,14 @@ import json
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import site_rows
+import yaml
+from tiny_project import ROOT
 from tiny_record import proportion, record
 
 from benchmark.records.per_image import PerImage, contradictions
@@ -20,7 +21,7 @@ from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.specs import tracks
 from benchmark.specs.training import TrainingSpec
-from leaderboard import build, changes, formats, front
+from leaderboard import build, changes, citation, formats, front
 from leaderboard.changes import commit_here
 from leaderboard.charts.sandwich import counts_over_radii
 from leaderboard.image_radii import published_radii
@@ -103,19 +104,33 @@ def test_the_front_page_has_a_card_a_track_and_a_second_time_nothing_to_write(pr
 
 
 @pytest.mark.parametrize("place", ["index.html", "digits/index.html", "digits/models/A-v/index.html"])
-def test_each_page_says_version_source_and_how_to_cite(project, place) -> None:
+def test_each_page_says_version_source_and_how_to_cite(project, monkeypatch, place) -> None:
+    monkeypatch.setattr(citation.metadata, "version", lambda _: "0.0.1")  # an editable install keeps that of its making
     files.write(Path("build/docs/index.html"), "Documentation")
     git("init")
     git("commit", "--allow-empty", "-m", "First")
     front.render(Path("site"), "", "https://example.org/me/bench")
     foot = Path("site", place).read_text().partition("<footer>")[2]
-    assert f"robust-vit-bench {version('robust-vit-bench')}, MIT licence, commit {commit_here()[0]} of" in foot
+    version = yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]
+    assert f"version {version}}}" in citation.bibtex_of_benchmark()
+    assert f"robust-vit-bench {version}, <a" in foot
+    assert f"MIT licence</a>, commit {commit_here()[0]} of" in foot
+    commands = Path("site", place).read_text().count("<code>pip install git+https://example.org/me/bench")
+    assert commands == (place != "digits/index.html")
     assert '<a href="https://example.org/me/bench">Source</a>' in foot
-    for name, target in (("Documentation", "docs/index.html"), ("Cite", "index.html")):
-        href = foot.partition(f">{name}</a>")[0].rpartition('href="')[2].strip('"').removesuffix("#cite")
+    targets = {
+        "Documentation": "docs/index.html",
+        "Cite": "index.html",
+        "Boards": "index.html",
+        "MIT licence": "LICENSE.txt",
+    }
+    for name, target in targets.items():
+        href = foot.partition(f">{name}</a>")[0].rpartition('href="')[2].strip('"').partition("#")[0]
+        assert Path("site", target).exists()
         assert (Path("site", place).parent / href).resolve() == Path("site", target).resolve()
     front.render(Path("site"), "", "javascript:alert(1)")
     assert "javascript" not in Path("site", place).read_text()
+    assert ("pip install -e ." in Path("site", place).read_text()) == bool(commands)
 
 
 def kept_images() -> PerImage:
