@@ -56,7 +56,8 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, im
         site.write(file, json.dumps(content, indent=2) + "\n")
     text = board.render(
         "model.html", "../../", row=row, headline=_headline(board), sandwich=charts["sandwich"], radii=charts["radii"],
-        on_attacked=_on_attacked(board, row, images), settled=settled(images, board.marks), attacked=images.n, distances=images.distances,
+        on_attacked=_on_attacked(board, row, images), settled=settled(images, board.marks),
+        attacked=images.n, distances=images.distances,
         claims=compare(row, board.columns), studies=studies,
         verdict=verdict(record, row.contributions, len(row.trainings.seeds) if row.trainings else 0),
         curves=reliability_charts(record), shown=pictures(source, evidence, record) if source else None,

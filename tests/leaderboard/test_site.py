@@ -154,6 +154,7 @@ def test_a_row_that_is_published_alone_has_its_pages(project) -> None:
     assert {path.name for path in home.iterdir()} >= {"record.json", "images.js", "paper.bib"}
     assert not [*home.glob("evidence.*")]
     assert "the radius of the ball in which an attack broke it" in page
+    assert ("broken within an l2 ball of radius" in page, "nearest adversarial image" in page) == (True, False)
     publish(
         "digits",
         record("A", 40, 30, certified=20),
