@@ -39,7 +39,8 @@ def per_image(radii: ImageRadii) -> Chart | None:
     ball = "the radius of the smallest ball in which an attack broke it (of a Linf ball, of the l2 ball around it)"
     caption = (
         f"{all_of_them if len(images) >= right else some}, a point each: its certified l2 radius, and "
-        f"{distance if radii.distances else ball}. On the dashed line the two would be equal: nearer points are better settled. "
+        f"{distance if radii.distances else ball}. On the dashed line the two would be equal: nearer points are better "
+        "settled. "
         "A point below the line would be a contradiction: certified where it is broken."
     )
     return Chart(

@@ -383,4 +383,7 @@ def test_stages_that_named_no_device_count_in_all_alone_and_taken_weights_as_no_
         files.write_json(tmp_path / "Mine-v" / "times" / f"{stage}.json", {"wall_seconds": 2.0})
     taken = SimpleNamespace(record=record("Mine", 1, 2).model_copy(update={"training": None}))
     assert times(tmp_path, [taken]) == {"Mine-v": {"evaluation": 2.0, "devices": {"evaluation": {}}}}
+    published = {"Mine-v": {"train": named(3.0, "A CPU")}}
+    (row,) = times(tmp_path, [SimpleNamespace(record=record("Mine", 1, 2))], published).values()
+    assert (row["training"], "evaluation" in row, row["devices"]) == (3.0, False, {"training": {"A CPU": 3.0}})
     assert times(tmp_path, [SimpleNamespace(record=record("Other", 1, 2))]) == {}
