@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from benchmark.records.study import measure_of
@@ -20,6 +20,11 @@ from benchmark.specs.submission import Claim
 from leaderboard.record_claims import Obstacle, obstacle
 
 MOST = 4  # numbers side by side, each with three columns
+# submissions' measures, or parts of them, that are shares of images
+SHARES = {
+    "attention_use", "attention_used", "certified_at", "certified_by", "semantic_content", "unsound_formula",
+    "accuracy within", "broken",
+}  # fmt: skip
 
 Tested = Literal["within", "above", "below"]
 Verdict = Tested | Literal["one seed"] | Obstacle | Literal["not run"]
@@ -32,13 +37,14 @@ class Compared:
     """One printed number.
 
     Attributes:
+        claimed: None for a number of the study's figure that the paper does not print.
         rebuilt: None if not run.
         difference: of the rebuilt number from the claimed one; None with one seed, or if there is an obstacle.
         obstacle: why the two are not comparable; None if they are.
     """
 
     column: Column
-    claimed: float
+    claimed: float | None
     rebuilt: Entry | None = None
     difference: Difference | None = None
     obstacle: Obstacle | None = None
@@ -58,13 +64,16 @@ class Compared:
 
     @property
     def estimate(self) -> float:
-        """Return rebuilt minus claimed; NaN if not run."""
-        return math.nan if self.rebuilt is None else self.rebuilt.mean - self.claimed
+        """Return rebuilt minus claimed; NaN without either."""
+        return math.nan if self.rebuilt is None or self.claimed is None else self.rebuilt.mean - self.claimed
 
 
 @dataclass(frozen=True)
 class ClaimSheet:
-    """The numbers of a paper's table that a study reproduces: a line a setting, None if the paper prints no number."""
+    """The numbers of a paper's table that a study reproduces, and those of its figure beside them: a line a setting.
+
+    A number is None if the paper does not print it and the figure does not have it.
+    """
 
     columns: tuple[Column, ...]
     lines: tuple[tuple[str, tuple[Compared | None, ...]], ...]
@@ -76,7 +85,8 @@ class ClaimSheet:
 
     @property
     def compared(self) -> list[Compared]:
-        return [number for _, line in self.lines for number in line if number is not None]
+        """Return the numbers that the paper prints."""
+        return [number for _, line in self.lines for number in line if number and number.claimed is not None]
 
 
 class Tally(Counter[Verdict]):
@@ -115,14 +125,17 @@ def claim_sheet(study: Study, table: Table | None = None, stated: Sequence[Claim
         *(c for c in declared_columns(study) if c.label not in {column.label for column in columns}),
     ]
 
+    drawn = study.figure.measures if study.figure else ()
+
     def compare(cell: str, place: int) -> Compared | None:
         column = every_column[place]
         printed = study.claims.get(cell, {}).get(column.label)
         value = None if printed is None else column.of(printed)
-        if value is None:
-            return None
         entry = by_cell[cell][place] if cell in by_cell and place < len(columns) else None
-        if table is None or entry is None or not entry.values:
+        entry = entry if entry and entry.values else None
+        if value is None:
+            return Compared(column, None, entry) if entry and column.label in drawn else None
+        if table is None or entry is None:
             return Compared(column, value)
         if other := _obstacle(study, column, value, table.study.result.n, stated):
             return Compared(column, value, entry, obstacle=other)
@@ -130,14 +143,30 @@ def claim_sheet(study: Study, table: Table | None = None, stated: Sequence[Claim
         return Compared(column, value, entry, _difference(entry, value, floor))
 
     lines = {cell: [compare(cell, i) for i in range(len(every_column))] for cell in [*by_cell, *study.claims]}
+    lines = {cell: line for cell, line in lines.items() if any(n and n.claimed is not None for n in line)}
     kept = [i for i in range(len(every_column)) if any(line[i] for line in lines.values())]
-    shown = [(cell, tuple(line[i] for i in kept)) for cell, line in lines.items() if any(line)]
+    shown = [(cell, tuple(line[i] for i in kept)) for cell, line in lines.items()]
     return ClaimSheet(tuple(every_column[i] for i in kept), tuple(shown)) if shown else None
+
+
+def in_percent(table: Table) -> Table:
+    """Return the table with shares of images marked as such where a submission's own measure counts images."""
+    study = table.study.study
+    shares = [
+        column.share or _counts_images(measure_named(study, column.label), column.label) for column in table.columns
+    ]
+    columns = tuple(replace(column, share=share) for column, share in zip(table.columns, shares, strict=True))
+    return replace(table, columns=columns)
+
+
+def _counts_images(measure: MeasureSpec | None, label: str) -> bool:
+    own = measure is not None and measure.measure in SHARES
+    return own or (measure is not None and not measure.is_function) or label.rpartition(": ")[2] in SHARES
 
 
 def _obstacle(study: Study, column: Column, value: float, n: int, stated: Iterable[Claim]) -> Obstacle | None:
     """Return why a printed number is not comparable with the rebuilt one; None if a claim states it for the same thing."""
-    measure = _measure(study, column.label)
+    measure = measure_named(study, column.label)
     images = (measure and measure.images) or n
     claims = (claim for claim in stated if math.isclose(claim.value, value, abs_tol=1e-9))
     obstacles = [obstacle(claim, study.track, _name(measure, column), images) for claim in claims]
@@ -154,7 +183,8 @@ def _name(measure: MeasureSpec | None, column: Column) -> str:
     return "clean" if column.x is None else f"certified L2 {column.x:g}"
 
 
-def _measure(study: Study, label: str) -> MeasureSpec | None:
+def measure_named(study: Study, label: str) -> MeasureSpec | None:
+    """Return the measure that a column's label belongs to; None if the study has none of this name."""
     measures = {measure.label: measure for measure in study.measures}
     return measures.get(label) or measures.get(measure_of(label))
 
@@ -166,8 +196,8 @@ def declared_columns(study: Study) -> list[Column]:
         first_values |= {label: value for label, value in claims.items() if label not in first_values}
     columns: list[Column] = []
     for label, value in first_values.items():
-        measure = _measure(study, label)
-        share = measure is not None and not measure.is_function
+        measure = measure_named(study, label)
+        share = _counts_images(measure, label)
         if isinstance(value, float | int):
             columns.append(Column(label, share))
         else:
@@ -176,7 +206,8 @@ def declared_columns(study: Study) -> list[Column]:
 
 
 def _places(measure: MeasureSpec | None, count: int) -> Sequence[float]:
-    return measure.radii if measure is not None and len(measure.radii) == count else range(1, count + 1)
+    radii = measure and (measure.radii or measure.parameters.get("radii"))
+    return radii if isinstance(radii, tuple) and len(radii) == count else range(1, count + 1)  # type: ignore[return-value]
 
 
 def _difference(entry: Entry, claimed: float, floor: float) -> Difference | None:

@@ -98,6 +98,16 @@ def test_one_seed_tells_nothing_and_what_was_not_run_is_said() -> None:
     assert (tally.claimed, tally.tested, tally["not run"], tally["within"]) == (4, 0, 3, 0)
 
 
+def test_the_figures_other_numbers_stand_beside_the_printed_ones_and_count_as_none() -> None:
+    figure = {"draw": "curves", "measures": ["m: curve"]}
+    sheet = rebuilt(studied({"a": [0.5], "b": [0.5]}, {"a": {"clean": 0.7}}, figure=figure))
+    assert sheet is not None
+    assert [[(n.claimed, n.rebuilt.mean) for n in line if n and n.rebuilt] for _, line in sheet.lines] == [
+        [(0.7, 0.5), (None, 0.5), (None, 2.0), (None, 3.0)]
+    ]
+    assert Tally.of([sheet]) == {"one seed": 1}
+
+
 def test_a_study_without_claims_has_no_sheet() -> None:
     made = studied({"a": [0.5]}, {})
     assert rebuilt(made) is None
