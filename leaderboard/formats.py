@@ -44,7 +44,7 @@ class BoardRow(Frozen):
     ranks: dict[str, tuple[int, int]]
     trust: str
     division: str
-    doubts: tuple[str, ...] | None = Field(
+    warnings: tuple[str, ...] | None = Field(
         description="checks that warn of attacks that may have failed; null for none made"
     )
     numbers: dict[str, Proportion]
@@ -57,7 +57,7 @@ class BoardRow(Frozen):
 class MachineBoard(Frozen):
     """A track's board. Accuracies are shares of the `n` images; radii are in pixels of [0, 1]."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     track: str
     track_version: int
     title: str
@@ -108,7 +108,7 @@ def _row(row: Row, columns: list[str]) -> BoardRow:
         ranks={name: (standing.best, standing.worst) for name, standing in row.standings.items()},
         trust=record.trust,
         division=record.division,
-        doubts=tuple(signal.name for signal in checks.failing) if checks else None,
+        warnings=tuple(signal.name for signal in checks.failing) if checks else None,
         numbers=headline(record),
         seeds={name: SpreadOverSeeds(mean=s.mean, low=s.low, high=s.high) for name, s in spreads.items()},
         parameters=record.parameters,

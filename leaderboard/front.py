@@ -114,15 +114,15 @@ def render(folder: Path, address: str, repository: str = "") -> int:
         root="", cards=cards, address=address, about=about, picture=bool(charts), citation=bibtex_of_benchmark()
     )
     shared.write("index.html", text)
-    shared.write("feed.xml", feed(published, address))
     about_changes = ENVIRONMENT.get_template("changes.html")
     titles = {card.track.name: card.track.title for card in cards}
+    shared.write("feed.xml", feed(published, address, titles))
     there = {card.track.name: {row.record.row for row in card.rows} for card in cards}
     shared.write(
         "changes.html", about_changes.render(root="", changes=published, about=about, titles=titles, there=there)
     )
     shared.copy("LICENSE.txt", build.HERE.parent / "LICENSE")
-    for name in ("style.css", "front.css"):
+    for name in ("style.css", "front.css", "feed.css"):
         shared.copy(f"static/{name}", build.STATIC / name)
     if address:
         shared.write("sitemap.xml", _sitemap(pages, address))

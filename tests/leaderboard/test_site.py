@@ -251,7 +251,7 @@ def test_the_feed_is_the_history_of_published_records(project) -> None:
     feed = ET.fromstring(changes.feed([result], "https://example.org/"))
     names = {name: f"{{{changes.ATOM}}}{name}" for name in ("entry", "title", "updated", "link", "id")}
     (entry,) = feed.findall(names["entry"])
-    assert entry.findtext(names["title"]) == "digits: A-v"
+    assert entry.findtext(names["title"]) == "1 row new (digits)"
     assert entry.findtext(names["updated"]) == result.time == feed.findtext(names["updated"])
     assert entry.find(names["link"]).attrib["href"] == f"https://example.org/changes.html#{result.commit[:12]}"
     assert all(feed.findtext(names[name]) for name in ("id", "title", "updated"))
@@ -267,14 +267,20 @@ def test_what_changed_stands_with_numbers_before_and_after_and_the_reason(projec
     git("add", "results")
     git("commit", "-m", "Second & last")
     last, first = changes.changes(project / "results")
+    assert last.title({"digits": "D"}) == "1 row with other numbers, 1 row removed (D)"
+    words = "A-v, with other numbers: robust Linf 0.15 40.0% → 50.0%.\nOld-v, removed.\nCommit: Second & last"
+    feeds = [changes.feed([last], address) for address in ("", "https://example.org/")]
+    assert all(ET.fromstring(text).findtext(f".//{{{changes.ATOM}}}summary") == words for text in feeds)
+    assert ['rel="self" href="https://example.org/feed.xml"' in text for text in feeds] == [False, True]
     changed, gone = last.rows
     assert changed.moved == [("robust Linf 0.15", 0.4, 0.5)]
     assert (gone.row, gone.after, [row.row for row in first.rows]) == ("Old-v", None, ["A-v", "Old-v"])
-    front.render(Path("site"), "")
+    front.render(Path("site"), "", "https://example.org/b")
     page = " ".join(Path("site/changes.html").read_text().split())
     for words in (
         '<th scope="row">robust Linf 0.15</th><td class="number">40.0%</td><td class="number">50.0%</td>', "Other &lt;seeds&gt;.",
-        "Second &amp; last", "Old-v (Handwritten digits, 8x8): removed.", '<a href="digits/models/A-v/index.html">A-v</a>',
+        "Second &amp; last", "Old-v (Handwritten digits, 8x8): removed.", f'<a href="https://example.org/b/commit/{last.commit}">',
+        '<a href="digits/models/A-v/index.html">A-v</a>',
         f"<h2 id=\"m{last.month}\">",
     ):  # fmt: skip
         assert words in page
