@@ -15,7 +15,7 @@ from benchmark.specs.base import Frozen, to_json
 from benchmark.specs.track import Track
 from leaderboard.charts.vega import csv_text
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row
+from leaderboard.rank import Row, label
 from leaderboard.site import Site
 
 SCHEMA = "leaderboard.schema.json"
@@ -62,6 +62,7 @@ class MachineBoard(Frozen):
     track_version: int
     title: str
     columns: tuple[str, ...]
+    labels: dict[str, str] = Field(description="by column its name in words, such as `robust Linf 8/255`")
     rows: tuple[BoardRow, ...]
 
 
@@ -90,6 +91,7 @@ def machine_board(board: Board) -> MachineBoard:
         track_version=board.track.version,
         title=board.track.title,
         columns=tuple(board.columns),
+        labels={name: label(name) for name in board.columns},
         rows=tuple(_row(row, board.columns) for row in board.rows),
     )
 

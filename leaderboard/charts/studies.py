@@ -13,6 +13,7 @@ from benchmark.specs.study import last_word
 from leaderboard.charts.scatter import scatters
 from leaderboard.charts.svg import COLOURS, dot, grid, left_axis, polyline, short, svg, text, ticks
 from leaderboard.charts.violins import violins
+from leaderboard.rank import ball
 from leaderboard.study_claims import measure_named
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40
@@ -47,10 +48,10 @@ def figures(table: Table) -> list[tuple[str, Markup]]:
     ]
     spread = "Points are seeds, their mean is the {}."
     if figure.draw == "bars":
-        return [(f"{column.title}. {spread.format('bar')}", _bars(table, i, column)) for i, column in chosen]
+        return [(f"{ball(column.title)}. {spread.format('bar')}", _bars(table, i, column)) for i, column in chosen]
     if figure.draw == "lines":
         flat = [(i, column) for i, column in chosen if column.x is None]
-        return [(f"{c.title}. {spread.format('line')}", _lines(table, i, c, figure.x)) for i, c in flat]
+        return [(f"{ball(c.title)}. {spread.format('line')}", _lines(table, i, c, figure.x)) for i, c in flat]
     labels = dict.fromkeys(column.label for _, column in chosen if column.x is not None)
     if figure.draw == "together":
         where = {column.x for _, column in chosen if column.x is not None}
@@ -89,7 +90,7 @@ def _bars(table: Table, index: int, column: Column) -> Markup:
                 Markup('<path class="claim" d="M{0} {1}l6 6m0 -6l-6 6"><title>claimed: {2}</title></path>')
                 .format(x(entry.claimed) - 3, y - 3, column.text(entry.claimed))
             )  # fmt: skip
-    label = column.title + (", percent" if column.share else "")
+    label = ball(column.title) + (", percent" if column.share else "")
     return _svg(column.title, table.lines, index, column, parts, height, label, height - 8)
 
 
@@ -162,7 +163,7 @@ def _places(table: Table, label: str) -> tuple[list[tuple[int, Column]], list[fl
     marks: list[tuple[float, str]] = []
     for place, x in zip(at, where, strict=True):
         if not marks or place - marks[-1][0] > 0.08:
-            marks.append((place, f"{x:.3g}"))
+            marks.append((place, ball(f"{x:.4g}")))
     return chosen, at, marks
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
@@ -58,6 +59,8 @@ def test_machines_get_the_boards_numbers_and_their_schema() -> None:
     assert [row.row for row in made.rows] == ["B-v", "A-v"]
     assert made.rows[0].numbers["certified L2 0.1"].count == 10
     assert "certified L2 0.1" not in made.rows[1].numbers
+    photographs = formats.machine_board(Board(PHOTOGRAPHS, [], Path())).labels
+    assert photographs["robust Linf 0.0314"] == "robust Linf 8/255"
     assert formats.MachineBoard.model_validate_json(made.model_dump_json()) == made
     head, *lines = formats.as_csv(made).splitlines()
     assert head.startswith("rank,row,title,trust,division,clean,clean low,clean high,robust Linf 0.15,")
@@ -209,6 +212,10 @@ def test_real_images_stand_first(project) -> None:
     page = Path("site/index.html").read_text()
     assert page.index("cifar10_jpeg/index.html") < page.index("digits/index.html")
     assert "Most robust, Linf 2/255" in page
+    model = Path("site/cifar10_jpeg/models/B-v/index.html").read_text()
+    assert not re.findall(
+        r"L(?:inf|2) 0\.\d{3,}", re.sub(r"<script.*?</script>|<pre.*?</pre>", "", model, flags=re.DOTALL)
+    )
 
 
 def test_the_site_map_names_every_page_of_an_address(project) -> None:
