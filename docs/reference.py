@@ -10,6 +10,7 @@ import ast
 import inspect
 import io
 import json
+import os
 import textwrap
 import tokenize
 import types
@@ -25,9 +26,11 @@ from pydantic.fields import FieldInfo
 from benchmark.commands.main import app
 from benchmark.specs.run_settings import RunSettings
 from benchmark.specs.study import Study
-from benchmark.specs.submission import Submission
+from benchmark.specs.submission import Submission, is_web_address
 from benchmark.specs.track import Track
 from benchmark.specs.training import TrainingSpec
+from leaderboard.changes import commit_here
+from leaderboard.citation import version
 
 ROOTS: dict[str, tuple[str, type[BaseModel]]] = {
     "training": ("`training` of submission.yaml", TrainingSpec),
@@ -40,6 +43,15 @@ WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", ty
 LIMITS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
 
 MACHINES = {"jobs": "the number of cores"}  # defaults that are the machine's
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Adds version, commit and source, which each page's foot names (overrides/main.html)."""
+    commit, day = commit_here()
+    repository = os.environ.get("SITE_REPOSITORY", "")
+    repository = repository if is_web_address(repository) else ""
+    config.extra["about"] = {"version": version(), "commit": commit, "day": day, "repository": repository}
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

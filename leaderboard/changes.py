@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+from leaderboard.rank import label
 
 MOST = 50  # entries of a feed
 ATOM = "http://www.w3.org/2005/Atom"
@@ -29,6 +33,19 @@ class RowChange:
     before: Mapping[str, float] | None = None
     after: Mapping[str, float] | None = None
     reason: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Return what happened to the row, in words."""
+        if self.before is None or self.after is None:
+            return "new" if self.after is not None else "removed"
+        return "with other numbers" if self.moved else "published again with the same numbers"
+
+    @property
+    def words(self) -> str:
+        """Return the row and its numbers before and after, in percent."""
+        numbers = "; ".join(f"{label(name)} {_percent(old)} → {_percent(new)}" for name, old, new in self.moved)
+        return f"{self.row}, {self.kind}{': ' if numbers else ''}{numbers}."
 
     @property
     def moved(self) -> list[tuple[str, float | None, float | None]]:
@@ -60,10 +77,18 @@ class Change:
     def month(self) -> str:
         return self.time[:7]
 
-    @property
-    def title(self) -> str:
-        tracks = sorted({row.track for row in self.rows})
-        return "; ".join(f"{track}: {', '.join(r.row for r in self.rows if r.track == track)}" for track in tracks)
+    def title(self, titles: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Return what happened to the rows, in words; `titles` are those of the tracks."""
+        sentences = []
+        for track in sorted({row.track for row in self.rows}):
+            counts = Counter(row.kind for row in self.rows if row.track == track)
+            parts = [f"{count} row{'s' if count != 1 else ''} {kind}" for kind, count in counts.items()]
+            sentences.append(f"{', '.join(parts)} ({titles.get(track, track)})")
+        return "; ".join(sentences)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}%"
 
 
 def changes(published: Path) -> list[Change]:
@@ -149,11 +174,12 @@ def last_change(history: Sequence[Change], track: str) -> str:
     return next((change.time[:10] for change in history if any(row.track == track for row in change.rows)), "")
 
 
-def feed(history: Sequence[Change], address: str) -> str:
-    """Return the changes as an Atom feed (RFC 4287).
+def feed(history: Sequence[Change], address: str, titles: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the changes as an Atom feed (RFC 4287), with the numbers before and after.
 
     Args:
         address: of the site, ending in "/"; "" where it has none, and links are relative.
+        titles: of the tracks, by name.
     """
     ET.register_namespace("", ATOM)
     root = ET.Element(f"{{{ATOM}}}feed")
@@ -166,15 +192,17 @@ def feed(history: Sequence[Change], address: str) -> str:
     add(root, "title", "robust-vit-bench: published rows")
     add(root, "id", address or "tag:robust-vit-bench,2026:feed")
     add(root, "updated", history[0].time if history else "1970-01-01T00:00:00Z")
-    add(root, "link", rel="self", href=f"{address}feed.xml")
+    if address:
+        add(root, "link", rel="self", href=f"{address}feed.xml")
     author = add(root, "author")
     add(author, "name", "robust-vit-bench")
     for change in history:
         entry = add(root, "entry")
-        add(entry, "title", change.title)
+        add(entry, "title", change.title(titles))
         add(entry, "id", f"tag:robust-vit-bench,2026:{change.commit}")
         add(entry, "updated", change.time)
         add(entry, "link", href=f"{address}changes.html#{change.commit[:12]}")
-        add(entry, "summary", f"{len(change.rows)} rows published, replaced or removed in commit {change.commit[:12]}.")
+        add(entry, "summary", "\n".join([*(row.words for row in change.rows), f"Commit: {change.subject}"]))
     ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    head = '<?xml version="1.0" encoding="utf-8"?>\n<?xml-stylesheet type="text/css" href="static/feed.css"?>\n'
+    return f"{head}{ET.tostring(root, encoding='unicode')}\n"

@@ -1,10 +1,12 @@
-"""BibTeX of a row's paper, of the benchmark and of a row, valid whatever a title contains. Pure."""
+"""BibTeX of a row's paper, of the benchmark and of a row, valid whatever a title contains; the benchmark's version."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 import unicodedata
-from importlib.metadata import version
+from importlib import metadata
+from pathlib import Path
 from urllib.parse import quote
 
 from benchmark.records.record import Record
@@ -17,6 +19,7 @@ SPECIAL = {
 SAFE = (
     ":/?#[]@!$&'()*+,;=%~"  # what a web address has besides letters and digits; braces, encoded, cannot end the field
 )
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"  # of the checkout, if the code lies in one
 OURS = "{The robust-vit-bench authors}"
 
 
@@ -35,7 +38,14 @@ def bibtex_of_row(record: Record) -> str:
 
 def bibtex_of_benchmark() -> str:
     title = "robust-vit-bench: clean, attacked and certified accuracy of vision transformers, per image, with evidence"
-    return _entry("robust_vit_bench", title, OURS, "2026", note=f"version {version('robust-vit-bench')}")
+    return _entry("robust_vit_bench", title, OURS, "2026", note=f"version {version()}")
+
+
+def version() -> str:
+    """Return the benchmark's version: that of the checkout, since an editable install keeps the one it was made with."""
+    if PYPROJECT.exists():
+        return str(tomllib.loads(PYPROJECT.read_text())["project"]["version"])
+    return metadata.version("robust-vit-bench")
 
 
 def _entry(key: str, title: str, author: str, year: str, **more: str) -> str:

@@ -15,7 +15,7 @@ from benchmark.specs.base import Frozen, to_json
 from benchmark.specs.track import Track
 from leaderboard.charts.vega import csv_text
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row
+from leaderboard.rank import Row, label
 from leaderboard.site import Site
 
 SCHEMA = "leaderboard.schema.json"
@@ -44,7 +44,7 @@ class BoardRow(Frozen):
     ranks: dict[str, tuple[int, int]]
     trust: str
     division: str
-    doubts: tuple[str, ...] | None = Field(
+    warnings: tuple[str, ...] | None = Field(
         description="checks that warn of attacks that may have failed; null for none made"
     )
     numbers: dict[str, Proportion]
@@ -57,11 +57,12 @@ class BoardRow(Frozen):
 class MachineBoard(Frozen):
     """A track's board. Accuracies are shares of the `n` images; radii are in pixels of [0, 1]."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     track: str
     track_version: int
     title: str
     columns: tuple[str, ...]
+    labels: dict[str, str] = Field(description="by column its name in words, such as `robust Linf 8/255`")
     rows: tuple[BoardRow, ...]
 
 
@@ -90,6 +91,7 @@ def machine_board(board: Board) -> MachineBoard:
         track_version=board.track.version,
         title=board.track.title,
         columns=tuple(board.columns),
+        labels={name: label(name) for name in board.columns},
         rows=tuple(_row(row, board.columns) for row in board.rows),
     )
 
@@ -108,7 +110,7 @@ def _row(row: Row, columns: list[str]) -> BoardRow:
         ranks={name: (standing.best, standing.worst) for name, standing in row.standings.items()},
         trust=record.trust,
         division=record.division,
-        doubts=tuple(signal.name for signal in checks.failing) if checks else None,
+        warnings=tuple(signal.name for signal in checks.failing) if checks else None,
         numbers=headline(record),
         seeds={name: SpreadOverSeeds(mean=s.mean, low=s.low, high=s.high) for name, s in spreads.items()},
         parameters=record.parameters,

@@ -11,7 +11,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from benchmark.records import reproduced
@@ -24,7 +23,7 @@ from leaderboard import build
 from leaderboard.changes import changes, commit_here, feed, last_change
 from leaderboard.charts import vega
 from leaderboard.charts.overview import overview
-from leaderboard.citation import bibtex_of_benchmark
+from leaderboard.citation import bibtex_of_benchmark, version
 from leaderboard.pages.board_data import ENVIRONMENT, About, Board, of_no_paper
 from leaderboard.rank import Row, headline_columns, ranking_name
 from leaderboard.reading import published_places, read_claimed, read_papers, read_rows, read_track
@@ -83,7 +82,7 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     published = changes(build.PUBLISHED)
     documentation = (DOCS / "index.html").exists()
     tracks = [read_track(path.stem) for path in sorted(Path("benchmark/tracks").glob("*.yaml"))]
-    about = About(version("robust-vit-bench"), *commit_here(), repository, documentation, _real(tracks), address)
+    about = About(version(), *commit_here(), repository, documentation, _real(tracks), address)
     written, cards, pages, charts, charted = 0, [], ["index.html"], list[vega.Chart](), ""
     for track in tracks:
         board = _board(track, about)
@@ -115,14 +114,15 @@ def render(folder: Path, address: str, repository: str = "") -> int:
         root="", cards=cards, address=address, about=about, picture=bool(charts), citation=bibtex_of_benchmark()
     )
     shared.write("index.html", text)
-    shared.write("feed.xml", feed(published, address))
     about_changes = ENVIRONMENT.get_template("changes.html")
     titles = {card.track.name: card.track.title for card in cards}
+    shared.write("feed.xml", feed(published, address, titles))
     there = {card.track.name: {row.record.row for row in card.rows} for card in cards}
     shared.write(
         "changes.html", about_changes.render(root="", changes=published, about=about, titles=titles, there=there)
     )
-    for name in ("style.css", "front.css"):
+    shared.copy("LICENSE.txt", build.HERE.parent / "LICENSE")
+    for name in ("style.css", "front.css", "feed.css"):
         shared.copy(f"static/{name}", build.STATIC / name)
     if address:
         shared.write("sitemap.xml", _sitemap(pages, address))

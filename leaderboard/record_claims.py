@@ -1,21 +1,29 @@
-"""A paper's claims beside the numbers measured here, and why they differ or are not comparable. Pure."""
+"""A paper's claims beside the numbers measured here, and why they differ or are not comparable. Pure.
+
+One rule holds for claims of rows and of studies (`obstacle`): a difference is drawn only where the submission states the
+number for the track's own data, at the same radius, by the same method, and of as many images.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from benchmark.records.accuracy import Proportion
-from benchmark.records.record import headline
+from benchmark.records.record import Record, headline
 from benchmark.records.study_table import Spread
 from benchmark.specs.submission import Claim
 from leaderboard.rank import Row
 
 KINDS = {"clean": "clean", "robust": "robust", "autoattack": "robust", "certified": "certified", "smoothed": "smoothed"}
 METRIC = re.compile(
-    r"(?P<kind>[A-Za-z]+)(?: (?P<norm>Linf|L2) (?P<eps>[0-9.]+(?:e-?[0-9]+)?(?:/[0-9]+)?))?", re.IGNORECASE
+    r"(?P<kind>[A-Za-z]+(?:-[0-9]+)?)(?: (?P<norm>Linf|L2) (?P<eps>[0-9.]+(?:e-?[0-9]+)?(?:/[0-9]+)?))?", re.IGNORECASE
 )
+IMAGES = re.compile(r"([0-9][0-9,]*) images")  # of a claim's source, where it states how many the paper evaluates
+
+Obstacle = Literal["other data", "other images", "other radius", "other method"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +47,33 @@ def compare(row: Row, columns: list[str]) -> list[Compared]:
     spreads = dict(zip(columns, row.spreads, strict=True))
     compared = []
     for claim in row.record.claims:
-        name = same_number(claim.metric, [*numbers]) if claim.track == row.record.track else None
+        name = name_of(claim, record=row.record)
         measured, spread = (numbers[name], spreads.get(name)) if name else (None, None)
         why = _reason(row, claim, measured, spread) if measured else _not_comparable(row, claim)
         compared.append(Compared(claim, measured, spread, why))
     return compared
+
+
+def name_of(claim: Claim, record: Record) -> str | None:
+    """Return the name of the Record's number that a claim is comparable with; None if there is none."""
+    numbers = headline(record)
+    return next((name for name, p in numbers.items() if obstacle(claim, record.track, name, p.n) is None), None)
+
+
+def obstacle(claim: Claim, track: str, name: str, images: int) -> Obstacle | None:
+    """Return why a claim is not comparable with the number `name` of `images` images of `track`; None if it is.
+
+    A claim whose source states no number of images is of all images of its data.
+    """
+    if claim.track != track:
+        return "other data"
+    if (stated := _images(claim)) and stated != images:
+        return "other images"
+    if same_number(claim.metric, [name]):
+        return None
+    said, here = METRIC.match(claim.metric), METRIC.fullmatch(name)
+    alike = said and here and _kind(said) == _kind(here)
+    return "other radius" if alike and (_read(claim.metric) or "normalised" in claim.metric) else "other method"
 
 
 def same_number(metric: str, names: list[str]) -> str | None:
@@ -56,9 +86,9 @@ def same_number(metric: str, names: list[str]) -> str | None:
 
 def _read(metric: str) -> tuple[str, str, float] | None:
     match = METRIC.fullmatch(metric.strip())
-    kind = KINDS.get(match["kind"].lower()) if match else None
-    if not match or kind is None or (match["norm"] is None) != (kind == "clean"):
+    if not match or (match["norm"] is None) != (_kind(match)[0] == "clean"):
         return None
+    kind, _ = _kind(match)
     if match["norm"] is None:
         return kind, "", 0.0
     over, _, under = match["eps"].partition("/")
@@ -66,6 +96,17 @@ def _read(metric: str) -> tuple[str, str, float] | None:
         return kind, match["norm"].lower(), float(over) / float(under or 1)
     except (ValueError, ZeroDivisionError):
         return None
+
+
+def _kind(match: re.Match[str]) -> tuple[str, str]:
+    """Return a metric's kind, which is an attack's name if it is none of KINDS, and its norm."""
+    kind = match["kind"].lower()
+    return KINDS.get(kind, kind), (match["norm"] or "").lower()
+
+
+def _images(claim: Claim) -> int | None:
+    stated = IMAGES.search(claim.source)
+    return int(stated[1].replace(",", "")) if stated else None
 
 
 def _alike(first: tuple[str, str, float], other: tuple[str, str, float] | None) -> bool:
@@ -76,6 +117,8 @@ def _not_comparable(row: Row, claim: Claim) -> str:
     record = row.record
     if claim.track != record.track:
         return f"other data: {claim.track}"
+    if (name := same_number(claim.metric, [*headline(record)])) and (stated := _images(claim)):
+        return f"other images: {stated:,} in the paper, {headline(record)[name].n:,} here"
     if claim.metric.lower().startswith("certified") and not record.certified:
         return "this row certifies nothing here"
     return "the track measures no number of this name and radius"

@@ -1,7 +1,8 @@
 """Printed numbers of a paper beside the rebuilt ones. Pure.
 
 A claim lies within the seeds where the 95% interval of the rebuilt mean (Student's, no spread taken below one image) holds
-it. On a track that no paper uses the two are of other data, and no difference is drawn.
+it. A difference is drawn only where a claim of the submission states the printed number for the same data, radius, method and
+images (`record_claims.obstacle`).
 """
 
 from __future__ import annotations
@@ -9,34 +10,52 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
+from benchmark.records.study import measure_of
 from benchmark.records.study_table import ERROR, Column, Difference, Entry, Table, contrast
 from benchmark.specs.study import MeasureSpec, Study, Value
+from benchmark.specs.submission import Claim
+from leaderboard.record_claims import Obstacle, obstacle
 
 MOST = 4  # numbers side by side, each with three columns
+# submissions' measures, or parts of them, that are shares of images
+SHARES = {
+    "attention_use", "attention_used", "certified_at", "certified_by", "semantic_content", "unsound_formula",
+    "accuracy within", "broken",
+}  # fmt: skip
 
-Verdict = Literal["within", "above", "below", "one seed", "other data", "not run"]
+Tested = Literal["within", "above", "below"]
+Verdict = Tested | Literal["one seed"] | Obstacle | Literal["not run"]
+TESTED: tuple[Verdict, ...] = get_args(Tested)
+VERDICTS: tuple[Verdict, ...] = (*TESTED, "one seed", *get_args(Obstacle), "not run")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One printed number. `rebuilt` is None if not run; `difference` (from `claimed`) is None with one seed or other data."""
+    """One printed number.
+
+    Attributes:
+        claimed: None for a number of the study's figure that the paper does not print.
+        rebuilt: None if not run.
+        difference: of the rebuilt number from the claimed one; None with one seed, or if there is an obstacle.
+        obstacle: why the two are not comparable; None if they are.
+    """
 
     column: Column
-    claimed: float
+    claimed: float | None
     rebuilt: Entry | None = None
     difference: Difference | None = None
-    other_data: bool = False
+    obstacle: Obstacle | None = None
 
     @property
     def verdict(self) -> Verdict:
         """Return where the rebuilt number lies: "above" or "below" the claim, or "within" the interval of the seeds."""
         if self.rebuilt is None:
             return "not run"
-        if self.other_data:
-            return "other data"
+        if self.obstacle:
+            return self.obstacle
         if self.difference is None:
             return "one seed"
         if not self.difference.shown:
@@ -45,13 +64,16 @@ class Compared:
 
     @property
     def estimate(self) -> float:
-        """Return rebuilt minus claimed; NaN if not run."""
-        return math.nan if self.rebuilt is None else self.rebuilt.mean - self.claimed
+        """Return rebuilt minus claimed; NaN without either."""
+        return math.nan if self.rebuilt is None or self.claimed is None else self.rebuilt.mean - self.claimed
 
 
 @dataclass(frozen=True)
 class ClaimSheet:
-    """The numbers of a paper's table that a study reproduces: a line a setting, None if the paper prints no number."""
+    """The numbers of a paper's table that a study reproduces, and those of its figure beside them: a line a setting.
+
+    A number is None if the paper does not print it and the figure does not have it.
+    """
 
     columns: tuple[Column, ...]
     lines: tuple[tuple[str, tuple[Compared | None, ...]], ...]
@@ -63,11 +85,14 @@ class ClaimSheet:
 
     @property
     def compared(self) -> list[Compared]:
-        return [number for _, line in self.lines for number in line if number is not None]
+        """Return the numbers that the paper prints."""
+        return [number for _, line in self.lines for number in line if number and number.claimed is not None]
 
 
 class Tally(Counter[Verdict]):
     """The number of printed numbers by verdict."""
+
+    ORDER = VERDICTS
 
     @classmethod
     def of(cls, sheets: Iterable[ClaimSheet | None]) -> Tally:
@@ -80,14 +105,18 @@ class Tally(Counter[Verdict]):
     @property
     def tested(self) -> int:
         """Return how many were compared with several seeds."""
-        return self["within"] + self["above"] + self["below"]
+        return sum(self[verdict] for verdict in TESTED)
+
+    @property
+    def comparable(self) -> int:
+        return self.tested + self["one seed"]
 
 
-def claim_sheet(study: Study, table: Table | None = None, other_data: bool = False) -> ClaimSheet | None:
+def claim_sheet(study: Study, table: Table | None = None, stated: Sequence[Claim] = ()) -> ClaimSheet | None:
     """Return the claims of a study, published as `table` or not run; None where it prints nothing.
 
     Args:
-        other_data: the study is of a track that no paper uses.
+        stated: the submission's claims, which say of which data, radius and images a number is.
     """
     by_cell = {line.cell: line.entries for line in table.lines} if table else {}
     columns = [*table.columns] if table else []
@@ -96,24 +125,68 @@ def claim_sheet(study: Study, table: Table | None = None, other_data: bool = Fal
         *(c for c in declared_columns(study) if c.label not in {column.label for column in columns}),
     ]
 
+    drawn = study.figure.measures if study.figure else ()
+
     def compare(cell: str, place: int) -> Compared | None:
         column = every_column[place]
         printed = study.claims.get(cell, {}).get(column.label)
         value = None if printed is None else column.of(printed)
-        if value is None:
-            return None
         entry = by_cell[cell][place] if cell in by_cell and place < len(columns) else None
-        if table is None or entry is None or not entry.values:
+        entry = entry if entry and entry.values else None
+        if value is None:
+            return Compared(column, None, entry) if entry and column.label in drawn else None
+        if table is None or entry is None:
             return Compared(column, value)
-        if other_data:
-            return Compared(column, value, entry, other_data=True)
+        if other := _obstacle(study, column, value, table.study.result.n, stated):
+            return Compared(column, value, entry, obstacle=other)
         floor = 1 / table.study.result.n if column.share else 0.0
         return Compared(column, value, entry, _difference(entry, value, floor))
 
     lines = {cell: [compare(cell, i) for i in range(len(every_column))] for cell in [*by_cell, *study.claims]}
+    lines = {cell: line for cell, line in lines.items() if any(n and n.claimed is not None for n in line)}
     kept = [i for i in range(len(every_column)) if any(line[i] for line in lines.values())]
-    shown = [(cell, tuple(line[i] for i in kept)) for cell, line in lines.items() if any(line)]
+    shown = [(cell, tuple(line[i] for i in kept)) for cell, line in lines.items()]
     return ClaimSheet(tuple(every_column[i] for i in kept), tuple(shown)) if shown else None
+
+
+def in_percent(table: Table) -> Table:
+    """Return the table with shares of images marked as such where a submission's own measure counts images."""
+    study = table.study.study
+    shares = [
+        column.share or _counts_images(measure_named(study, column.label), column.label) for column in table.columns
+    ]
+    columns = tuple(replace(column, share=share) for column, share in zip(table.columns, shares, strict=True))
+    return replace(table, columns=columns)
+
+
+def _counts_images(measure: MeasureSpec | None, label: str) -> bool:
+    own = measure is not None and measure.measure in SHARES
+    return own or (measure is not None and not measure.is_function) or label.rpartition(": ")[2] in SHARES
+
+
+def _obstacle(study: Study, column: Column, value: float, n: int, stated: Iterable[Claim]) -> Obstacle | None:
+    """Return why a printed number is not comparable with the rebuilt one; None if a claim states it for the same thing."""
+    measure = measure_named(study, column.label)
+    images = (measure and measure.images) or n
+    claims = (claim for claim in stated if math.isclose(claim.value, value, abs_tol=1e-9))
+    obstacles = [obstacle(claim, study.track, _name(measure, column), images) for claim in claims]
+    return min(obstacles, key=lambda o: (o is not None, o == "other data"), default="other data")
+
+
+def _name(measure: MeasureSpec | None, column: Column) -> str:
+    """Return the metric of a column, such as "pgd-50 L2 0.5"; "" for a submission's own measure."""
+    if measure is None or measure.is_function:
+        return ""
+    if attack := measure.attack:
+        steps = f"-{attack.parameters['steps']}" if "steps" in attack.parameters else ""
+        return f"{attack.attack}{steps} {attack.norm} {attack.eps:g}"
+    return "clean" if column.x is None else f"certified L2 {column.x:g}"
+
+
+def measure_named(study: Study, label: str) -> MeasureSpec | None:
+    """Return the measure that a column's label belongs to; None if the study has none of this name."""
+    measures = {measure.label: measure for measure in study.measures}
+    return measures.get(label) or measures.get(measure_of(label))
 
 
 def declared_columns(study: Study) -> list[Column]:
@@ -121,11 +194,10 @@ def declared_columns(study: Study) -> list[Column]:
     first_values: dict[str, Value] = {}
     for claims in study.claims.values():
         first_values |= {label: value for label, value in claims.items() if label not in first_values}
-    measures = {measure.label: measure for measure in study.measures}
     columns: list[Column] = []
     for label, value in first_values.items():
-        measure = measures.get(label) or measures.get(label.partition(": ")[0])
-        share = measure is not None and not measure.is_function
+        measure = measure_named(study, label)
+        share = _counts_images(measure, label)
         if isinstance(value, float | int):
             columns.append(Column(label, share))
         else:
@@ -134,7 +206,8 @@ def declared_columns(study: Study) -> list[Column]:
 
 
 def _places(measure: MeasureSpec | None, count: int) -> Sequence[float]:
-    return measure.radii if measure is not None and len(measure.radii) == count else range(1, count + 1)
+    radii = measure and (measure.radii or measure.parameters.get("radii"))
+    return radii if isinstance(radii, tuple) and len(radii) == count else range(1, count + 1)  # type: ignore[return-value]
 
 
 def _difference(entry: Entry, claimed: float, floor: float) -> Difference | None:

@@ -22,7 +22,7 @@ BUDGETS = (
 
 
 def write_times(site: Path, folder: Path, rows: list[Row], published: Path | None = None) -> None:
-    """Write those of rows that are built in `folder`; of others those that are `published`, in times.json there."""
+    """Write the times that are `published`, in times.json there; of other rows those of their build in `folder`."""
     kept = published / "times.json" if published else None
     again = "bring it back with git, or delete it and publish the rows again"
     published_times = files.read_model(kept, dict[str, dict[str, Cost]], again) if kept and kept.exists() else {}
@@ -34,21 +34,20 @@ def write_times(site: Path, folder: Path, rows: list[Row], published: Path | Non
 def times(
     folder: Path, rows: list[Row], published: Mapping[str, dict[str, Cost]] = MappingProxyType({})
 ) -> dict[str, dict[str, Any]]:
-    """Return seconds of training and of everything after it, by row, where they were measured; both by device; and `budgets`.
+    """Return seconds of training and of everything after it, by row, where each was measured; both by device; and `budgets`.
 
     A GPU's seconds are those for which a stage held it; a processor's those of all cores that its processes kept busy.
     """
     seconds: dict[str, dict[str, Any]] = {}
     for row in rows:
-        measured = {
-            p.stem: files.read_model(p, Cost) for p in sorted((folder / row.record.row / "times").glob("*.json"))
-        }
-        measured = measured or published.get(row.record.row, {})
+        built = sorted((folder / row.record.row / "times").glob("*.json"))
+        measured = published.get(row.record.row) or {path.stem: files.read_model(path, Cost) for path in built}
         if "train" not in measured:
             continue
         parts = {"evaluation": [cost for stage, cost in measured.items() if stage != "train"]}
         if row.record.training:  # where weights were only taken over, nothing was trained
             parts["training"] = [measured["train"]]
+        parts = {part: costs for part, costs in parts.items() if costs}
         seconds[row.record.row] = {part: round(sum(map(device_cost, of)), 1) for part, of in parts.items()}
         seconds[row.record.row]["devices"] = {part: _by_device(of) for part, of in parts.items()}
         recipe = row.record.settings.training

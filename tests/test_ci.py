@@ -50,3 +50,17 @@ def test_a_row_passes_that_says_how_it_was_made(tmp_path, trust, settings, words
     result = check(tmp_path, trust, settings)
     assert (result.returncode == 0) == (result.stderr == "") == (not words)
     assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("origin", "address"),
+    [
+        ("https://name:secret@example.org/me/bench.git", "https://example.org/me/bench"),
+        ("https://example.org/me/bench", "https://example.org/me/bench"), ("git@example.org:me/bench.git", ""), ("/srv/b.git", ""),
+    ],
+)  # fmt: skip
+def test_the_site_links_the_web_address_of_origin_without_credentials(tmp_path, origin, address) -> None:
+    for words in (["init", "-q"], ["remote", "add", "origin", origin]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    done = subprocess.run([ROOT / ".ci/origin"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == address

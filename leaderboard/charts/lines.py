@@ -8,6 +8,7 @@ from markupsafe import Markup, escape
 
 from benchmark.records.record import Record
 from leaderboard.charts.svg import dot, grid, polyline, svg, text, ticks
+from leaderboard.rank import ball
 
 WIDTH, HEIGHT = 420, 230
 LEFT, RIGHT, TOP, BOTTOM = 42, 42, 34, 42  # margins around the plot
@@ -64,7 +65,7 @@ def reliability_charts(record: Record) -> list[tuple[str, Markup]]:
     checks = record.reliability
     if checks is None or not checks.steps:
         return []
-    threat = checks.threat.label
+    threat = ball(checks.threat.label)
     accuracy = "accuracy, percent"
     return [
         (

@@ -35,12 +35,17 @@ def per_image(radii: ImageRadii) -> Chart | None:
     lines = [*zip(images.tolist(), certified.round(6).tolist(), nearest, states, strict=True)]
     some = f"{len(images)} of the {right} images that are right when clean, evenly taken"
     all_of_them = f"All {right} images that are right when clean"
+    distance = "the l2 distance of its nearest adversarial image"
+    ball = "the radius of the smallest ball in which an attack broke it (of a Linf ball, of the l2 ball around it)"
     caption = (
-        f"{all_of_them if len(images) >= right else some}, a point each: its certified l2 radius, and the l2 distance of "
-        "its nearest adversarial image. On the dashed line the two would be equal: nearer points are better settled. "
+        f"{all_of_them if len(images) >= right else some}, a point each: its certified l2 radius, and "
+        f"{distance if radii.distances else ball}. On the dashed line the two would be equal: nearer points are better "
+        "settled. "
         "A point below the line would be a contradiction: certified where it is broken."
     )
-    return Chart("radii", caption, _words(radii), _drawn(), ["image", "certified", "broken", "state"], lines)
+    return Chart(
+        "radii", caption, _words(radii), _drawn(radii.distances), ["image", "certified", "broken", "state"], lines
+    )
 
 
 def _words(radii: ImageRadii) -> str:
@@ -57,7 +62,8 @@ def _words(radii: ImageRadii) -> str:
     return words
 
 
-def _drawn() -> dict[str, Any]:
+def _drawn(distances: bool) -> dict[str, Any]:
+    height = "nearest adversarial image, l2" if distances else "broken within an l2 ball of radius"
     states = [BROKEN, UNBROKEN, CONTRADICTED]
     points = {
         "transform": [
@@ -67,7 +73,7 @@ def _drawn() -> dict[str, Any]:
         "mark": {"type": "point", "filled": True, "size": 34, "opacity": 0.65},
         "encoding": {
             "x": number("certified", title="certified l2 radius", scale={"zero": True}, axis={"labelFlush": False}),
-            "y": number("height", title="nearest adversarial image, l2", scale={"zero": True}),
+            "y": number("height", title=height, scale={"zero": True}),
             "color": name("state", scale={"domain": states}, legend={"title": None, "orient": "bottom", "columns": 1}),
             "shape": name("state", scale={"domain": states, "range": ["circle", "triangle-up", "cross"]}),
             "tooltip": [number("image"), *(number(n, format=".4f") for n in ("certified", "broken")), name("state")],

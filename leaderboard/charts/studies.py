@@ -7,14 +7,23 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from benchmark.records.study import measure_of
 from benchmark.records.study_table import Column, Entry, Line, Table
 from benchmark.specs.study import last_word
 from leaderboard.charts.scatter import scatters
 from leaderboard.charts.svg import COLOURS, dot, grid, left_axis, polyline, short, svg, text, ticks
 from leaderboard.charts.violins import violins
+from leaderboard.rank import ball
+from leaderboard.study_claims import measure_named
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40
 BAR = 24
+QUANTITIES = {  # of submissions' measures: what their curves are
+    "layer_bounds": "change of the layer's output, l2",
+    "margin_lost": "margin lost, logits",
+    "perturbed": "bound on the change of the layer's output, l2",
+    "single_head": "change of the head's attention or values, l2",
+}
 
 
 @dataclass(frozen=True)
@@ -39,10 +48,10 @@ def figures(table: Table) -> list[tuple[str, Markup]]:
     ]
     spread = "Points are seeds, their mean is the {}."
     if figure.draw == "bars":
-        return [(f"{column.title}. {spread.format('bar')}", _bars(table, i, column)) for i, column in chosen]
+        return [(f"{ball(column.title)}. {spread.format('bar')}", _bars(table, i, column)) for i, column in chosen]
     if figure.draw == "lines":
         flat = [(i, column) for i, column in chosen if column.x is None]
-        return [(f"{c.title}. {spread.format('line')}", _lines(table, i, c, figure.x)) for i, c in flat]
+        return [(f"{ball(c.title)}. {spread.format('line')}", _lines(table, i, c, figure.x)) for i, c in flat]
     labels = dict.fromkeys(column.label for _, column in chosen if column.x is not None)
     if figure.draw == "together":
         where = {column.x for _, column in chosen if column.x is not None}
@@ -81,7 +90,7 @@ def _bars(table: Table, index: int, column: Column) -> Markup:
                 Markup('<path class="claim" d="M{0} {1}l6 6m0 -6l-6 6"><title>claimed: {2}</title></path>')
                 .format(x(entry.claimed) - 3, y - 3, column.text(entry.claimed))
             )  # fmt: skip
-    label = column.title + (", percent" if column.share else "")
+    label = ball(column.title) + (", percent" if column.share else "")
     return _svg(column.title, table.lines, index, column, parts, height, label, height - 8)
 
 
@@ -97,7 +106,7 @@ def _lines(table: Table, index: int, column: Column, axis: str) -> Markup:
             groups.setdefault(", ".join(others), []).append((place, line.entries[index]))
     series = [Series(label, tuple(points)) for label, points in groups.items()]
     places = [((i + 0.5) / len(levels), level) for i, level in enumerate(levels)]
-    return _plot(table, index, column, series, places, last_word(axis))
+    return _plot(table, index, column, series, places, last_word(axis), [column.label])
 
 
 def _curves(table: Table, label: str) -> Markup:
@@ -108,14 +117,30 @@ def _curves(table: Table, label: str) -> Markup:
         for line in table.lines
         if line.entries[chosen[0][0]].values
     ]
-    return _plot(table, chosen[0][0], chosen[0][1], series, places, _across(table, label))
+    return _plot(table, chosen[0][0], chosen[0][1], series, places, _across(table, chosen[0][1]), [label])
 
 
-def _across(table: Table, label: str) -> str:
-    """Return the title of a curve's axis: what its places are."""
-    measures = {measure.label: measure for measure in table.study.study.measures}
-    measure = measures.get(label) or measures.get(label.partition(": ")[0])
-    return "l2 radius, pixels" if measure is not None and measure.radii else "place on the curve"
+def _across(table: Table, column: Column) -> str:
+    """Return the title of a curve's axis: the parameter of the measure whose values are the places."""
+    measure = measure_named(table.study.study, column.label)
+    if measure is None:
+        return "place on the curve"
+    where = tuple(c.x for c in table.columns if c.label == column.label)
+    parameters = {"radii": measure.radii, **measure.parameters}
+    named = next((name for name, values in parameters.items() if values == where), "")
+    if named == "radii":
+        return "l2 radius, pixels" if column.share else "l2 radius"
+    named = named or ("block" if where == tuple(range(1, len(where) + 1)) else "place on the curve")
+    return named.removesuffix("s").replace("_", " ")
+
+
+def _upwards(table: Table, labels: Sequence[str]) -> str:
+    """Return the title of the axis of values: what the measure of the curves is, or its name."""
+    measures = [measure_named(table.study.study, label) for label in labels]
+    names = dict.fromkeys(
+        QUANTITIES.get(m.measure, measure_of(label)) for m, label in zip(measures, labels, strict=True) if m
+    )
+    return ", ".join(names) if len(names) == 1 else "value"
 
 
 def _together(table: Table, cell: int, labels: Sequence[str]) -> Markup:
@@ -126,7 +151,7 @@ def _together(table: Table, cell: int, labels: Sequence[str]) -> Markup:
         if not entries[chosen[0][0]].values:
             continue
         series.append(Series(label, tuple((p, entries[i]) for p, (i, _) in zip(at, chosen, strict=True))))
-    return _plot(table, chosen[0][0], chosen[0][1], series, places, _across(table, labels[0]))
+    return _plot(table, chosen[0][0], chosen[0][1], series, places, _across(table, chosen[0][1]), labels)
 
 
 def _places(table: Table, label: str) -> tuple[list[tuple[int, Column]], list[float], list[tuple[float, str]]]:
@@ -138,17 +163,23 @@ def _places(table: Table, label: str) -> tuple[list[tuple[int, Column]], list[fl
     marks: list[tuple[float, str]] = []
     for place, x in zip(at, where, strict=True):
         if not marks or place - marks[-1][0] > 0.08:
-            marks.append((place, f"{x:.3g}"))
+            marks.append((place, ball(f"{x:.4g}")))
     return chosen, at, marks
 
 
 def _plot(
-    table: Table, index: int, column: Column, series: Sequence[Series], places: list[tuple[float, str]], x_label: str
+    table: Table,
+    index: int,
+    column: Column,
+    series: Sequence[Series],
+    places: list[tuple[float, str]],
+    x_label: str,
+    labels: Sequence[str],
 ) -> Markup:
     scale = 100 if column.share else 1
     values = [v for line in series for _, entry in line.points for v in entry.values]
     axis = [0.0, 20, 40, 60, 80, 100] if column.share else ticks(min(0.0, *values), max(values))
-    legend = 16 * len(series) if len(series) > 1 else 0
+    legend = 16 * len(series) + 12 if len(series) > 1 else 0  # below the title of the axis
     top, bottom, height = TOP + 14, 250, 250 + BOTTOM + legend
 
     def y(value: float) -> float:
@@ -157,14 +188,14 @@ def _plot(
     def x(place: float) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT) * place, 1)
 
-    title = "percent of images" if column.share else short(column.label, 60)
+    title = "percent of images" if column.share else short(_upwards(table, labels), 60)
     parts = [text(4, 12, title, "start"), left_axis(axis, lambda tick: y(tick / scale), LEFT, WIDTH - RIGHT)]
     parts += [text(x(p), bottom + 16, word) for p, word in places]
     for number, line in enumerate(series):
         drawn = [polyline((x(p), y(entry.mean)) for p, entry in line.points)]
         drawn += [dot(x(p), y(v), f"{line.label}: {column.text(v)}") for p, entry in line.points for v in entry.values]
         if legend:
-            foot = height - legend + 16 * number - 6
+            foot = height - legend + 16 * number + 6
             name = Markup('<text x="{}" y="{}">{}</text>').format(LEFT + 34, foot + 4, short(line.label, 64))
             drawn += [polyline([(LEFT, foot), (LEFT + 28, foot)]), name]
         parts.append(Markup('<g class="s{}">{}</g>').format(number % COLOURS, Markup("").join(drawn)))

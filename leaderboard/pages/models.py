@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from benchmark.records.record import Record
@@ -18,7 +19,7 @@ from leaderboard.charts.sandwich import sandwich
 from leaderboard.charts.training import read_history, training_charts
 from leaderboard.citation import bibtex, bibtex_of_row
 from leaderboard.formats import robustbench
-from leaderboard.image_radii import ImageRadii
+from leaderboard.image_radii import ImageRadii, held
 from leaderboard.pages.board_data import Board
 from leaderboard.pages.model_evidence import WHOLE, evidence_csv, evidence_table
 from leaderboard.pages.model_images import PICTURES, pictures, settled, state, words
@@ -55,7 +56,8 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, im
         site.write(file, json.dumps(content, indent=2) + "\n")
     text = board.render(
         "model.html", "../../", row=row, headline=_headline(board), sandwich=charts["sandwich"], radii=charts["radii"],
-        settled=settled(images, board.marks), attacked=images.n, distances=images.distances,
+        on_attacked=_on_attacked(board, row, images), settled=settled(images, board.marks),
+        attacked=images.n, distances=images.distances,
         claims=compare(row, board.columns), studies=studies,
         verdict=verdict(record, row.contributions, len(row.trainings.seeds) if row.trainings else 0),
         curves=reliability_charts(record), shown=pictures(source, evidence, record) if source else None,
@@ -100,6 +102,17 @@ def _headline(board: Board) -> list[tuple[str, str, int]]:
         names = list(dict.fromkeys([*ranked, f"robust {within}", f"certified {within}"]))
     parts = [(name, *name.partition(" ")[::2]) for name in names]
     return [(TITLES.get(kind, kind), ball(within), board.columns.index(name)) for name, kind, within in parts]
+
+
+def _on_attacked(board: Board, row: Row, images: ImageRadii) -> dict[str, int]:
+    """Return by large number counted on more images than were attacked how many of the attacked images it counts."""
+    names = [board.columns[column] for *_, column in _headline(board)]
+    counts = {"clean": int(images.right.sum())}
+    if "certified" in images.reaches:
+        radii = [(name, float(name.split()[-1])) for name in names if name.startswith("certified")]
+        counts |= {name: int(held(images.reaches["certified"], np.array([radius]))[0]) for name, radius in radii}
+    cells = dict(zip(board.columns, row.cells, strict=True))
+    return {name: counts[name] for name in names if name in counts and (p := cells[name]) and p.n != images.n}
 
 
 def _states(images: ImageRadii, radius: float | None) -> list[tuple[str, str]]:

@@ -21,8 +21,9 @@ from benchmark.specs.submission import Claim, Paper
 from leaderboard.charts.studies import figures
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, headline_columns
+from leaderboard.record_claims import name_of
 from leaderboard.site import Site
-from leaderboard.study_claims import ClaimSheet, Tally, claim_sheet
+from leaderboard.study_claims import TESTED, VERDICTS, ClaimSheet, Tally, claim_sheet, in_percent
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Shown:
 def shown(tables: Iterable[Table], marks: Mapping[str, Reproduced]) -> tuple[tuple[Shown, ...], dict[str, str]]:
     """Return studies as a page shows them, and the CSV files of their points."""
     studies, files = [], {}
-    for table in tables:
+    for table in map(in_percent, tables):
         text, result = points_csv(table.study), table.study.result
         download = f"points-{result.name}.csv" if text else ""
         if text:
@@ -116,6 +117,12 @@ class PaperPage:
     def run(self) -> int:
         return sum(study.shown is not None for study in self.studies)
 
+    @property
+    def printed_elsewhere(self) -> int:
+        """Return how many of `elsewhere` are printed in the studies' tables too."""
+        printed = {number.claimed for study in self.studies if study.sheet for number in study.sheet.compared}
+        return sum(claim.value in printed for claim in self.elsewhere)
+
 
 def write_pages(site: Site, board: Board) -> None:
     pages = paper_pages(board)
@@ -127,7 +134,11 @@ def write_pages(site: Site, board: Board) -> None:
         site.write(f"{place}/index.html", board.render("paper.html", "../../", page=page, names=names))
     there = {page.submission for page, _ in pages}
     idle = {name: declared for name, declared in board.papers.items() if name not in there}
-    site.write("papers/index.html", board.render("papers.html", "../", pages=[page for page, _ in pages], idle=idle))
+    counted = Tally.of(study.sheet for page, _ in pages for study in page.studies)
+    seen = {verdict for verdict in VERDICTS if counted[verdict]} | ({*TESTED} if counted.tested else set())
+    verdicts = [verdict for verdict in VERDICTS if verdict in seen]
+    listed = [page for page, _ in pages]
+    site.write("papers/index.html", board.render("papers.html", "../", pages=listed, idle=idle, verdicts=verdicts))
 
 
 def paper_pages(board: Board) -> list[tuple[PaperPage, dict[str, str]]]:
@@ -146,10 +157,10 @@ def _page(
     board: Board, submission: str, rows: Sequence[Row], tables: Sequence[Table]
 ) -> tuple[PaperPage, dict[str, str]]:
     declared = board.papers.get(submission)
-    run, files = _run(board, tables, declared)
+    claims = declared.claims if declared else rows[0].record.claims if rows else ()
+    run, files = _run(board, tables, declared, claims)
     studies = [*run, *_not_run(board, submission, declared, {study.name for study in run})]
     names = {study.name for study in run}
-    claims = declared.claims if declared else rows[0].record.claims if rows else ()
     page = PaperPage(
         submission,
         declared.summary if declared else rows[0].record.summary if rows else "",
@@ -165,7 +176,7 @@ def _page(
 
 
 def _run(
-    board: Board, tables: Sequence[Table], declared: DeclaredPaper | None
+    board: Board, tables: Sequence[Table], declared: DeclaredPaper | None, claims: Sequence[Claim]
 ) -> tuple[list[PaperStudy], dict[str, str]]:
     pictured, files = shown(tables, board.reproduced)
     studies = []
@@ -175,9 +186,7 @@ def _run(
         there = {cell.name for cell in result.cells}
         missing = tuple(cell.name for cell in (asked or study).grid() if cell.name not in there)
         studies.append(
-            PaperStudy(
-                result.name, study, claim_sheet(study, part.table, board.of_no_paper), part, missing, result.command
-            )
+            PaperStudy(result.name, study, claim_sheet(study, part.table, claims), part, missing, result.command)
         )
     return studies, files
 
@@ -193,8 +202,8 @@ def _not_run(board: Board, submission: str, declared: DeclaredPaper | None, run:
 
 def _measured(claim: Claim, rows: Sequence[Row]) -> tuple[tuple[Row, Proportion], ...]:
     """Return the rows that a claim is about and that have its number. A claim that names no variant is about all."""
-    named = [(row, headline(row.record)) for row in rows if claim.variant in (None, row.record.variant)]
-    return tuple((row, numbers[claim.metric]) for row, numbers in named if claim.metric in numbers)
+    named = [(row, name_of(claim, row.record)) for row in rows if claim.variant in (None, row.record.variant)]
+    return tuple((row, headline(row.record)[name]) for row, name in named if name)
 
 
 def _natural(source: str) -> list[tuple[int, str]]:

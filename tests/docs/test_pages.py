@@ -60,6 +60,11 @@ def test_links_out_of_the_front_pages_lead_somewhere(page) -> None:
     assert not [link for link in links if not (ROOT / link).exists()]
 
 
+def test_each_page_leads_to_the_front_page_the_boards_what_changed_citation_and_licence() -> None:
+    links = set(re.findall(r'base_url }}/\.\./([^"]+)', (ROOT / "docs/overrides/main.html").read_text()))
+    assert links == {"index.html", "index.html#tracks", "index.html#cite", "changes.html", "LICENSE.txt"}
+
+
 def example(page: str) -> dict:
     return yaml.safe_load((ROOT / "docs" / page).read_text().partition("```yaml\n")[2].partition("```")[0])
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import site_rows
+import yaml
+from tiny_project import ROOT
 from tiny_record import proportion, record
 
 from benchmark.records.per_image import PerImage, contradictions
@@ -20,7 +22,7 @@ from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.specs import tracks
 from benchmark.specs.training import TrainingSpec
-from leaderboard import build, changes, formats, front
+from leaderboard import build, changes, citation, formats, front
 from leaderboard.changes import commit_here
 from leaderboard.charts.sandwich import counts_over_radii
 from leaderboard.image_radii import published_radii
@@ -57,6 +59,8 @@ def test_machines_get_the_boards_numbers_and_their_schema() -> None:
     assert [row.row for row in made.rows] == ["B-v", "A-v"]
     assert made.rows[0].numbers["certified L2 0.1"].count == 10
     assert "certified L2 0.1" not in made.rows[1].numbers
+    photographs = formats.machine_board(Board(PHOTOGRAPHS, [], Path())).labels
+    assert photographs["robust Linf 0.0314"] == "robust Linf 8/255"
     assert formats.MachineBoard.model_validate_json(made.model_dump_json()) == made
     head, *lines = formats.as_csv(made).splitlines()
     assert head.startswith("rank,row,title,trust,division,clean,clean low,clean high,robust Linf 0.15,")
@@ -103,19 +107,33 @@ def test_the_front_page_has_a_card_a_track_and_a_second_time_nothing_to_write(pr
 
 
 @pytest.mark.parametrize("place", ["index.html", "digits/index.html", "digits/models/A-v/index.html"])
-def test_each_page_says_version_source_and_how_to_cite(project, place) -> None:
+def test_each_page_says_version_source_and_how_to_cite(project, monkeypatch, place) -> None:
+    monkeypatch.setattr(citation.metadata, "version", lambda _: "0.0.1")  # an editable install keeps that of its making
     files.write(Path("build/docs/index.html"), "Documentation")
     git("init")
     git("commit", "--allow-empty", "-m", "First")
     front.render(Path("site"), "", "https://example.org/me/bench")
     foot = Path("site", place).read_text().partition("<footer>")[2]
-    assert f"robust-vit-bench {version('robust-vit-bench')}, MIT licence, commit {commit_here()[0]} of" in foot
+    version = yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]
+    assert f"version {version}}}" in citation.bibtex_of_benchmark()
+    assert f"robust-vit-bench {version}, <a" in foot
+    assert f"MIT licence</a>, commit {commit_here()[0]} of" in foot
+    commands = Path("site", place).read_text().count("<code>pip install git+https://example.org/me/bench")
+    assert commands == (place != "digits/index.html")
     assert '<a href="https://example.org/me/bench">Source</a>' in foot
-    for name, target in (("Documentation", "docs/index.html"), ("Cite", "index.html")):
-        href = foot.partition(f">{name}</a>")[0].rpartition('href="')[2].strip('"').removesuffix("#cite")
+    targets = {
+        "Documentation": "docs/index.html",
+        "Cite": "index.html",
+        "Boards": "index.html",
+        "MIT licence": "LICENSE.txt",
+    }
+    for name, target in targets.items():
+        href = foot.partition(f">{name}</a>")[0].rpartition('href="')[2].strip('"').partition("#")[0]
+        assert Path("site", target).exists()
         assert (Path("site", place).parent / href).resolve() == Path("site", target).resolve()
     front.render(Path("site"), "", "javascript:alert(1)")
     assert "javascript" not in Path("site", place).read_text()
+    assert ("pip install -e ." in Path("site", place).read_text()) == bool(commands)
 
 
 def kept_images() -> PerImage:
@@ -139,6 +157,7 @@ def test_a_row_that_is_published_alone_has_its_pages(project) -> None:
     assert {path.name for path in home.iterdir()} >= {"record.json", "images.js", "paper.bib"}
     assert not [*home.glob("evidence.*")]
     assert "the radius of the ball in which an attack broke it" in page
+    assert ("broken within an l2 ball of radius" in page, "nearest adversarial image" in page) == (True, False)
     publish(
         "digits",
         record("A", 40, 30, certified=20),
@@ -193,6 +212,10 @@ def test_real_images_stand_first(project) -> None:
     page = Path("site/index.html").read_text()
     assert page.index("cifar10_jpeg/index.html") < page.index("digits/index.html")
     assert "Most robust, Linf 2/255" in page
+    model = Path("site/cifar10_jpeg/models/B-v/index.html").read_text()
+    assert not re.findall(
+        r"L(?:inf|2) 0\.\d{3,}", re.sub(r"<script.*?</script>|<pre.*?</pre>", "", model, flags=re.DOTALL)
+    )
 
 
 def test_the_site_map_names_every_page_of_an_address(project) -> None:
@@ -235,7 +258,7 @@ def test_the_feed_is_the_history_of_published_records(project) -> None:
     feed = ET.fromstring(changes.feed([result], "https://example.org/"))
     names = {name: f"{{{changes.ATOM}}}{name}" for name in ("entry", "title", "updated", "link", "id")}
     (entry,) = feed.findall(names["entry"])
-    assert entry.findtext(names["title"]) == "digits: A-v"
+    assert entry.findtext(names["title"]) == "1 row new (digits)"
     assert entry.findtext(names["updated"]) == result.time == feed.findtext(names["updated"])
     assert entry.find(names["link"]).attrib["href"] == f"https://example.org/changes.html#{result.commit[:12]}"
     assert all(feed.findtext(names[name]) for name in ("id", "title", "updated"))
@@ -251,14 +274,20 @@ def test_what_changed_stands_with_numbers_before_and_after_and_the_reason(projec
     git("add", "results")
     git("commit", "-m", "Second & last")
     last, first = changes.changes(project / "results")
+    assert last.title({"digits": "D"}) == "1 row with other numbers, 1 row removed (D)"
+    words = "A-v, with other numbers: robust Linf 0.15 40.0% → 50.0%.\nOld-v, removed.\nCommit: Second & last"
+    feeds = [changes.feed([last], address) for address in ("", "https://example.org/")]
+    assert all(ET.fromstring(text).findtext(f".//{{{changes.ATOM}}}summary") == words for text in feeds)
+    assert ['rel="self" href="https://example.org/feed.xml"' in text for text in feeds] == [False, True]
     changed, gone = last.rows
     assert changed.moved == [("robust Linf 0.15", 0.4, 0.5)]
     assert (gone.row, gone.after, [row.row for row in first.rows]) == ("Old-v", None, ["A-v", "Old-v"])
-    front.render(Path("site"), "")
+    front.render(Path("site"), "", "https://example.org/b")
     page = " ".join(Path("site/changes.html").read_text().split())
     for words in (
         '<th scope="row">robust Linf 0.15</th><td class="number">40.0%</td><td class="number">50.0%</td>', "Other &lt;seeds&gt;.",
-        "Second &amp; last", "Old-v (Handwritten digits, 8x8): removed.", '<a href="digits/models/A-v/index.html">A-v</a>',
+        "Second &amp; last", "Old-v (Handwritten digits, 8x8): removed.", f'<a href="https://example.org/b/commit/{last.commit}">',
+        '<a href="digits/models/A-v/index.html">A-v</a>',
         f"<h2 id=\"m{last.month}\">",
     ):  # fmt: skip
         assert words in page
@@ -367,4 +396,7 @@ def test_stages_that_named_no_device_count_in_all_alone_and_taken_weights_as_no_
         files.write_json(tmp_path / "Mine-v" / "times" / f"{stage}.json", {"wall_seconds": 2.0})
     taken = SimpleNamespace(record=record("Mine", 1, 2).model_copy(update={"training": None}))
     assert times(tmp_path, [taken]) == {"Mine-v": {"evaluation": 2.0, "devices": {"evaluation": {}}}}
+    published = {"Mine-v": {"train": named(3.0, "A CPU")}}
+    (row,) = times(tmp_path, [SimpleNamespace(record=record("Mine", 1, 2))], published).values()
+    assert (row["training"], "evaluation" in row, row["devices"]) == (3.0, False, {"training": {"A CPU": 3.0}})
     assert times(tmp_path, [SimpleNamespace(record=record("Other", 1, 2))]) == {}

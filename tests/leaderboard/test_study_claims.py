@@ -10,6 +10,8 @@ from scipy import stats
 
 from benchmark.records.study_table import Table, table
 from benchmark.specs.study import Study
+from benchmark.specs.submission import Claim
+from leaderboard.record_claims import obstacle
 from leaderboard.study_claims import ClaimSheet, Tally, claim_sheet
 
 CURVE = (0.1, 2.0, None)
@@ -19,8 +21,43 @@ def studied(values: dict[str, list[float]], claims: dict, **study) -> Table:
     return table(published(values, claims=claims, **study))
 
 
+def claim(value: float, metric: str = "clean", track: str = "digits", source: str = "Table 9") -> Claim:
+    return Claim(track=track, metric=metric, value=value, source=source)
+
+
 def rebuilt(made: Table) -> ClaimSheet | None:
-    return claim_sheet(made.study.study, made)
+    """With every number of accuracy stated for the same data."""
+    values = [printed["clean"] for printed in made.study.study.claims.values()]
+    return claim_sheet(made.study.study, made, [claim(value) for value in values])
+
+
+@pytest.mark.parametrize(
+    ("stated", "verdict"),
+    [
+        ([claim(0.9)], "below"), ([claim(0.9, source="Table 9, 100 images")], "below"), ([], "other data"),
+        ([claim(0.8)], "other data"), ([claim(0.9, track="cifar10")], "other data"),
+        ([claim(0.9, track="cifar10"), claim(0.9, source="1,000 images")], "other images"),
+        ([claim(0.9, "certified L2 0.1")], "other method"),
+    ],
+)  # fmt: skip
+def test_a_difference_is_drawn_only_where_the_paper_states_the_number_for_the_same_thing(stated, verdict) -> None:
+    made = studied({"a": [0.5, 0.51, 0.52]}, {"a": {"clean": 0.9}})
+    sheet = claim_sheet(made.study.study, made, stated)
+    assert sheet is not None
+    assert [(n.verdict, n.difference is not None) for n in sheet.compared] == [(verdict, verdict == "below")]
+
+
+@pytest.mark.parametrize(
+    ("metric", "name", "reason"),
+    [
+        ("PGD-50 L2 0.5", "pgd-50 L2 0.5", None), ("PGD L2 0.5", "pgd-50 L2 0.5", "other method"),
+        ("PGD-50 L2 0.5 (normalised)", "pgd-50 L2 0.5", "other radius"), ("AutoAttack L2 0.5", "robust L2 1", "other radius"),
+        ("AutoAttack Linf 0.5", "robust L2 0.5", "other method"), ("certified L2 1 by CROWN", "certified L2 1", "other method"),
+        ("certified L2 1", "", "other method"),
+    ],
+)  # fmt: skip
+def test_radius_and_method_are_the_papers(metric: str, name: str, reason: str | None) -> None:
+    assert obstacle(claim(0.5, metric), "digits", name, 100) == reason
 
 
 def test_a_printed_number_lies_within_the_seeds_above_or_below_them() -> None:
@@ -59,6 +96,16 @@ def test_one_seed_tells_nothing_and_what_was_not_run_is_said() -> None:
     assert math.isnan(sheet.compared[-1].estimate)
     tally = Tally.of([sheet])
     assert (tally.claimed, tally.tested, tally["not run"], tally["within"]) == (4, 0, 3, 0)
+
+
+def test_the_figures_other_numbers_stand_beside_the_printed_ones_and_count_as_none() -> None:
+    figure = {"draw": "curves", "measures": ["m: curve"]}
+    sheet = rebuilt(studied({"a": [0.5], "b": [0.5]}, {"a": {"clean": 0.7}}, figure=figure))
+    assert sheet is not None
+    assert [[(n.claimed, n.rebuilt.mean) for n in line if n and n.rebuilt] for _, line in sheet.lines] == [
+        [(0.7, 0.5), (None, 0.5), (None, 2.0), (None, 3.0)]
+    ]
+    assert Tally.of([sheet]) == {"one seed": 1}
 
 
 def test_a_study_without_claims_has_no_sheet() -> None:
