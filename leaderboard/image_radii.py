@@ -101,12 +101,9 @@ def published_radii(
     Args:
         pixels: numbers of an image, by which a Linf ball lies in an l2 one.
     """
-    lost = {f"robust {result.threat.label}": result.threat for result in record.robust}
     n = min((result.accuracy.n for result in record.robust), default=record.n)
     broken = np.array([np.inf if l2 is None else l2 for l2 in images.broken] or [np.inf] * n)
-    for name, threat in lost.items():
-        reach = threat.eps * (pixels**0.5 if threat.norm == "Linf" else 1)
-        broken = np.where(_digits(images.scores[name])[:n], broken, np.minimum(broken, reach))
+    broken = np.minimum(broken, ball_radii(images.scores, record, pixels, n))
     radii = {name: np.array(values) for name, values in images.radii.items()}
     smoothed = None
     if "smoothed" in radii:
@@ -115,6 +112,20 @@ def published_radii(
         _digits(images.scores["clean"]), broken, radii.get("certified"), smoothed, contributions
     )
     return replace(radii_of_images, distances=bool(images.broken))
+
+
+def ball_radii(scores: Mapping[str, str], record: Record, pixels: int, n: int) -> np.ndarray:
+    """Return (n,) float64: the l2 radius of the smallest ball in which an image was lost; infinite where in none.
+
+    Args:
+        scores: a digit an image, by the name of a robust number.
+        pixels: numbers of an image: an Linf ball of radius r lies in the l2 ball of radius r * sqrt(pixels).
+    """
+    broken = np.full(n, np.inf)
+    for threat in (result.threat for result in record.robust):
+        reach = threat.eps * (pixels**0.5 if threat.norm == "Linf" else 1)
+        broken = np.where(_digits(scores[f"robust {threat.label}"])[:n], broken, np.minimum(broken, reach))
+    return broken
 
 
 def _image_radii(

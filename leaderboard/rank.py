@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from scipy.stats import norm
+
 from benchmark.records.accuracy import Proportion
 from benchmark.records.contributed import Contribution, Scores, credits
 from benchmark.records.record import Record, headline, headline_names
@@ -103,7 +105,7 @@ def rank(
             name, [record for record in ordered if name in values[record.row]], images, trained, name == key
         )
         for name in dict.fromkeys([key, *_robust(names), *names])
-        if not name.startswith("corrupted")
+        if not name.startswith("corrupted") and name not in out_of_reach(track)
     }
     rows = []
     for record in ordered:
@@ -118,6 +120,26 @@ def rank(
             )
         )  # fmt: skip
     return rows
+
+
+def by_rank(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows by best rank, then worst rank, then in the order given."""
+    return sorted(rows, key=lambda row: (row.best, row.worst))
+
+
+def smoothing_reach(track: Track) -> float:
+    """Return the largest l2 radius that the track's noise can certify, which all samples of one class give; 0 without noise.
+
+    The lower bound of Clopper and Pearson at level a is then a^(1 / n) (benchmark/certificates/smoothing.py).
+    """
+    noise = track.smoothing
+    return noise.sigma * float(norm.ppf((noise.alpha / noise.looks) ** (1 / noise.n))) if noise else 0.0
+
+
+def out_of_reach(track: Track) -> list[str]:
+    """Return the smoothed numbers that are 0 for every model, since the noise cannot certify their radius."""
+    smoothed = [name for name in columns(track) if name.startswith("smoothed L2")]
+    return [name for name in smoothed if float(name.rpartition(" ")[2]) > smoothing_reach(track)]
 
 
 def ranking_name(track: Track) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,10 @@ from leaderboard.charts.vega import Chart, layered, number
 from leaderboard.charts.vega import name as named
 from leaderboard.rank import Row, columns, headline_columns, label
 
-FEW, LABELLED = 40, 16  # rows: with more, intervals hide the points, and names each other
+FEW = 40  # rows: with more, intervals hide the points, and names each other
 NAMED = 8  # rows of a front that the words name
 LONGEST = 60  # characters of a title in a chart
-LABEL = 150  # pixels of a title beside its point
+LABEL, LINE = 26, 12  # characters in each of two lines of a title beside its point, and pixels from one to the next
 ON_FRONT = {"filter": "indexof(datum.front, datum.series) >= 0"}
 SERIES = ("attacked", "certified")
 HEADS = ("row", "model", "clean", *SERIES)
@@ -39,9 +40,8 @@ def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
     cost = "The lines join the models that no cheaper model surpasses. FLOPs are floating-point operations."
     clean = [line["clean"] for line in lines]
     frugal = [-line["flops"] if line["flops"] else None for line in lines]
-    size = many <= FEW, many <= LABELLED
-    drawn = _drawn("clean", "clean accuracy, percent", False, *size, names)
-    priced = _drawn("flops", "FLOPs of one image, log scale", True, *size, names)
+    drawn = _drawn("clean", "clean accuracy, percent", False, many <= FEW, names)
+    priced = _drawn("flops", "FLOPs of one image, log scale", True, many <= FEW, names)
     return [
         _chart("accuracies", accuracies, lines, clean, names, drawn),
         _chart("cost", cost, lines, frugal, names, priced),
@@ -71,6 +71,7 @@ def _line(row: Row, track: Track) -> dict[str, Any]:
     shown = {"clean": "clean", **_series(track)}
     title = record.title if len(record.title) <= LONGEST else f"{record.title[:LONGEST]}…"
     line: dict[str, Any] = {"row": record.row, "model": title, "parameters": record.parameters, "flops": record.flops}
+    line["label"] = "\n".join(textwrap.wrap(record.title, LABEL, max_lines=2, placeholder="…"))
     for word in ("clean", *SERIES):
         cell = cells[shown[word]] if word in shown else None
         for end, value in (("", "value"), ("_low", "low"), ("_high", "high")):
@@ -82,9 +83,9 @@ def _chart(
     name: str, caption: str, lines: list[Line], across: Sequence[float | None], names: dict[str, str], drawn: Line
 ) -> Chart:
     """Return a chart; `across` is the x of each line, such that more is better."""
-    fronts = {word: front([(x, line[word]) for x, line in zip(across, lines, strict=True)]) for word in SERIES}
+    fronts = {word: front([(x, line[word] or None) for x, line in zip(across, lines, strict=True)]) for word in SERIES}
     extra = ("parameters", "flops") if name == "cost" else ()
-    heads = [*HEADS, *extra, *(ENDS if len(lines) <= FEW else ()), "front"]
+    heads = [*HEADS, *extra, *((*ENDS, "label") if len(lines) <= FEW else ()), "front"]
     for place, line in enumerate(lines):
         line["front"] = " ".join(word for word in SERIES if fronts[word][place])
     words = [f"{len(lines)} models."]
@@ -102,13 +103,12 @@ def _words(shown: str, lines: list[Line], word: str, name: str) -> str:
     return f"Pareto front for {shown}: {'; '.join(named) or 'none'}{more}."
 
 
-def _drawn(across: str, title: str, cheap: bool, few: bool, labelled: bool, names: Mapping[str, str]) -> dict[str, Any]:
+def _drawn(across: str, title: str, cheap: bool, few: bool, names: Mapping[str, str]) -> dict[str, Any]:
     """Return Vega-Lite without data.
 
     Args:
         cheap: on a log scale, less is better.
-        few: with intervals.
-        labelled: with the names of rows on the fronts.
+        few: with intervals, and the names of rows on the fronts.
         names: by series the number that it draws.
     """
     series = [*names]
@@ -163,9 +163,9 @@ def _drawn(across: str, title: str, cheap: bool, few: bool, labelled: bool, name
         "x": number(across, title=title, scale=scale, axis=axis),
         "y": number("accuracy", title="percent of images", scale={"domainMin": 0, "nice": True}),
     }
-    layers: list[dict[str, Any]] = [*[intervals] * few, lines, points, *(_labels(across) if labelled else [])]
+    layers: list[dict[str, Any]] = [*[intervals] * few, lines, points, *(_labels(across) if few else [])]
     titles = [{"name": f"{word}Title", "value": value} for word, value in names.items()]
-    return layered(290, layers, params=titles, transform=transform, encoding=encoding)
+    return layered(230, layers, params=titles, transform=transform, encoding=encoding)
 
 
 def _where_chosen(opacity: float, otherwise: float = 0.05) -> dict[str, Any]:
@@ -195,10 +195,13 @@ def _labels(across: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
     return [  # each layer has all points: Vega warns of one that is left without any
         {
-            "transform": [*transform, {"calculate": f"{side} && {height} ? datum.model : ''", "as": "name"}],
-            "mark": {"type": "text", "align": align, "dx": dx, "dy": dy, "limit": LABEL},
+            "transform": [*transform, {"calculate": f"{side} && {height} ? datum.label : ''", "as": "name"}],
+            "mark": {"type": "text", "align": align, "dx": dx, "dy": dy, "lineBreak": "\n", "baseline": "middle"},
             "encoding": {"text": named("name"), "opacity": _where_chosen(1)},
         }
         for side, align, dx in (("datum.left", "left", -4), ("!datum.left", "right", 4))
-        for height, dy in (("!datum.beneath", -10), ("datum.beneath", 14))
+        for height, dy in (
+            ("!datum.beneath", {"expr": f"indexof(datum.name, '\\n') < 0 ? -13 : {-13 - LINE}"}),
+            ("datum.beneath", 13),
+        )
     ]

@@ -212,7 +212,7 @@ def overlay() -> dict[str, Any]:
 
     Between two radii each line errs to its safe side: robust ones keep the value before, certified ones have the next.
     """
-    kinds = {"robust": [1, 0], "certified": [7, 3], "smoothed version, certified": [2, 3]}
+    kinds = {"robust, at most": [1, 0], "certified": [7, 3], "smoothed version, certified": [2, 3]}
 
     def curves(kind: str, step: str) -> dict[str, Any]:
         dash = name("kind", scale={"domain": [*kinds], "range": [*kinds.values()]}, legend=None)
@@ -226,8 +226,8 @@ def overlay() -> dict[str, Any]:
         "encoding": {"y2": {"field": "certified"}},
     }
     layers = [
-        gap, curves("datum.kind == 'robust'", "step-after"), _attack_marks("accuracy"),
-        curves("datum.kind != 'robust' && datum.kind != 'gap'", "step-before"),
+        gap, curves("datum.kind == 'robust, at most'", "step-after"), _attack_marks("accuracy"),
+        curves("datum.kind != 'robust, at most' && datum.kind != 'gap'", "step-before"),
     ]  # fmt: skip
     axis = {"tickCount": 6, "labelFlush": True}
     legend = {"orient": "bottom", "columns": 1, "labelLimit": 320, "symbolOpacity": 1}

@@ -95,19 +95,12 @@ def _bundle() -> str:
 def picture(chart: Chart, title: str) -> bytes:
     """Return a PNG of at least 1,200 x 630 pixels, on white, as link previews (Open Graph) show it.
 
-    Its letters are larger than a page's, and it has room for whole labels.
+    Its letters are larger than a page's.
     """
     axis = {"labelFontSize": 16, "titleFontSize": 18, "titleFontWeight": "normal", "gridColor": "#eee"}
     config = {
         "axis": axis, "legend": {"labelFontSize": 18, "labelLimit": 400}, "text": {"fontSize": 16},
         "title": {"fontSize": 24, "anchor": "start", "offset": 12}, "view": {"stroke": None},
     }  # fmt: skip
-    layers = [_roomy(layer) for layer in chart.spec["layer"]]
-    sized = {**chart.spec, "layer": layers, "width": 1060, "height": 460, "background": "white", "padding": 24}
+    sized = {**chart.spec, "width": 1060, "height": 460, "background": "white", "padding": 24}
     return vl_convert.vegalite_to_png(json.dumps({**sized, "title": title, "config": config}))
-
-
-def _roomy(layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a layer whose labels may be 400 pixels long."""
-    mark = layer["mark"]
-    return {**layer, "mark": {**mark, "limit": 400}} if mark["type"] == "text" else layer

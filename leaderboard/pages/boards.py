@@ -5,24 +5,25 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmark.records.comparison import ERROR
+from benchmark.records.comparison import ERROR, mcnemar
 from benchmark.records.record import Record
 from benchmark.specs.submission import Paper
 from leaderboard.charts.overview import overview
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row, ball, headline_columns
+from leaderboard.rank import Row, ball, by_rank, common_radius, headline_columns, out_of_reach, smoothing_reach
 from leaderboard.site import Site
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie
 from leaderboard.times import BUDGETS
 
 NAMED, MANY, FEWER = 6, 100, 3  # tied rows that a board names; of more, the nearest; of a board of MANY rows, FEWER
 KINDS = ("robust", "certified", "smoothed")  # numbers that have a radius
+TITLE = 40  # characters of the title of a tied row
 PAPER = 80  # characters of a paper that a board's search knows
 TESTS = {
-    IMAGES: "McNemar's exact test over the images does not tell it from {}.",
+    IMAGES: "McNemar's exact test over the images does not tell it from {} (an order needs p of at most {:.2g}).",
     SEEDS: "The images alone would order it, images and seeds together (Welch's interval) do not, against {}.",
     UNKNOWN: "Not compared, since verdicts by image are missing, with {}.",
 }
@@ -30,13 +31,17 @@ TESTS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A number of the board; its heading says `kind` and `radius`, and `first` is the first one of its kind."""
+    """A number of the board; its heading says `kind` and `radius`, and `first` is the first one of its kind.
+
+    `beyond`: the noise of smoothing cannot certify this radius, so no model has the number.
+    """
 
     name: str
     kind: str
     radius: str
     place: int
     first: bool
+    beyond: bool
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class View:
 
 
 def write_pages(site: Site, board: Board) -> None:
+    board = replace(board, rows=by_rank(board.rows))
     charts = overview(board.rows, board.track)
     for chart in charts:
         site.write(chart.file, chart.csv)
@@ -57,7 +63,7 @@ def write_pages(site: Site, board: Board) -> None:
     text = board.render(
         "board.html", "", columns=arranged(board), charts=charts, numbers=numbers(board), views=shown,
         kinds=kinds_over_radii(board), lead=shown[0].names if shown else headline_columns(board.track),
-        ties={row.record.row: tied(row, board.ranking, places) for row in board.rows},
+        ties={row.record.row: tied(row, board, places) for row in board.rows}, reach=smoothing_reach(board.track),
         norms=norms(board), pairs=pairs, error=ERROR / max(1, pairs), ranking=board.ranking,
         traits=known_traits(board), budgets=[name for name, _, _ in BUDGETS],
     )  # fmt: skip
@@ -66,9 +72,9 @@ def write_pages(site: Site, board: Board) -> None:
 
 def arranged(board: Board) -> list[Column]:
     """Return the columns of numbers in the order of the track."""
-    kinds = [name.split()[0] for name in board.columns]
+    kinds, beyond = [name.split()[0] for name in board.columns], out_of_reach(board.track)
     return [
-        Column(name, kind, ball(name.partition(" ")[2]), place, kind != before)
+        Column(name, kind, ball(name.partition(" ")[2]), place, kind != before, name in beyond)
         for place, (name, kind, before) in enumerate(zip(board.columns, kinds, ["", *kinds], strict=False))
     ]
 
@@ -78,11 +84,12 @@ def views(board: Board) -> list[View]:
 
     A tab of an l2 ball shows what is certified and smoothed in the same ball, where the track has that number.
     """
-    tabs = []
+    tabs, beyond = [], out_of_reach(board.track)
     certified = [name for name in board.columns if name.startswith("certified")]
     for name in (name for name in board.columns if name.startswith("robust")):
         threat = name.partition(" ")[2]
-        beside = tuple(other for kind in KINDS[1:] if (other := f"{kind} {threat}") in board.columns)
+        present = [other for kind in KINDS[1:] if (other := f"{kind} {threat}") in board.columns]
+        beside = tuple(other for other in present if other not in beyond)
         default = tuple(headline_columns(board.track)) if name == board.ranking else ("clean", name)
         tabs.append(View(ball(threat), tuple(dict.fromkeys((*default, *beside)))))
     if certified:
@@ -100,9 +107,11 @@ def kinds_over_radii(board: Board) -> list[str]:
 
 def numbers(board: Board) -> dict[str, Any]:
     """Return what the page's script sorts and filters by: exact counts and ranks, in the order of the columns."""
-    rows, ranks, of_traits = [], [], known_traits(board)
+    rows, ranks, of_traits, beyond = [], [], known_traits(board), out_of_reach(board.track)
     for row in board.rows:
-        rows.append([*(cell and cell.count for cell in row.cells), row.record.parameters, row.record.flops])
+        cells = zip(board.columns, row.cells, strict=True)
+        counts = [None if cell is None or name in beyond else cell.count for name, cell in cells]
+        rows.append([*counts, row.record.parameters, row.record.flops])
         own = row.standings
         # short: a plain hyphen, since an en dash takes six bytes here, and 0 for none
         ranks.append([own[name].rank.replace("–", "-") if name in own else 0 for name in board.columns])
@@ -118,8 +127,18 @@ def numbers(board: Board) -> dict[str, Any]:
         "known": of_traits,
         "views": [view.names for view in views(board)],
         "kinds": kinds_over_radii(board),
+        "ranking": board.ranking,
         "marks": board.marks,
+        "start": start(board),
+        "reach": smoothing_reach(board.track),
     }
+
+
+def start(board: Board) -> float:
+    """Return the l2 radius that the board shows first: one at which rows are attacked and certified, where there is one."""
+    radius = common_radius(board.track).rpartition(" ")[2]
+    choices = [mark for mark in board.marks if f"{mark:g}" == radius] or board.attacked or board.marks
+    return choices[len(choices) // 2] if choices else 0.0
 
 
 def known_traits(board: Board) -> list[list[str]]:
@@ -158,18 +177,30 @@ def norms(board: Board) -> list[str]:
     return sorted(present)
 
 
-def tied(row: Row, name: str, places: Mapping[str, int]) -> str:
-    """Return the rows tied with `row` by the number `name` (the NAMED nearest by `places`) and by which test, or ""."""
-    standing = row.standings.get(name)
-    return " ".join(_sentence(tie, places[row.record.row], places) for tie in standing.ties) if standing else ""
+def tied(row: Row, board: Board, places: Mapping[str, int]) -> str:
+    """Return the rows tied with `row` by the number that ranks (the NAMED nearest by `places`) and by which test, or ""."""
+    standing = row.standings.get(board.ranking)
+    return " ".join(_sentence(row, tie, board, places) for tie in standing.ties) if standing else ""
 
 
-def _sentence(tie: Tie, place: int, places: Mapping[str, int]) -> str:
+def _sentence(row: Row, tie: Tie, board: Board, places: Mapping[str, int]) -> str:
     named = NAMED if len(places) < MANY else FEWER
-    at = bisect(tie.rows, place, key=places.__getitem__)  # tied rows are in the order of the board
-    near = sorted(tie.rows[max(0, at - named) : at + named], key=lambda other: abs(places[other] - place))[:named]
-    more = f" and {len(tie.rows) - len(near)} more" if len(tie.rows) > len(near) else ""
-    return TESTS[tie.test].format(", ".join(sorted(near, key=places.__getitem__)) + more)
+    place, rows = places[row.record.row], sorted(tie.rows, key=places.__getitem__)
+    at = bisect(rows, place, key=places.__getitem__)
+    near = sorted(rows[max(0, at - named) : at + named], key=lambda other: abs(places[other] - place))[:named]
+    near.sort(key=places.__getitem__)
+    names = [_title(board.rows[places[other]].record) for other in near]
+    if tie.test == IMAGES and board.images:
+        own, *others = (board.images[name][board.ranking] for name in (row.record.row, *near))
+        names = [f"{name} (p {mcnemar(own, other):.2g})" for name, other in zip(names, others, strict=True)]
+    more = f" and {len(rows) - len(near)} more" if len(rows) > len(near) else ""
+    return TESTS[tie.test].format(", ".join(names) + more, ERROR / max(1, len(places) * (len(places) - 1) // 2))
+
+
+def _title(record: Record) -> str:
+    """Return the start of a title, isolated, so that marks of direction in it turn no other text."""
+    short = record.title if len(record.title) <= TITLE else f"{record.title[:TITLE]}…"
+    return f"\u2068{short}\u2069"
 
 
 def _paper(paper: Paper) -> str:

@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ import numpy as np
 from PIL import Image
 from safetensors import safe_open
 
-from benchmark.records.comparison import better, mcnemar
+from benchmark.records.comparison import ERROR, better, mcnemar
 from leaderboard.charts.sandwich import overlay, shares
-from leaderboard.image_radii import ImageRadii
+from leaderboard.image_radii import ImageRadii, ball_radii
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row, ball
+from leaderboard.rank import Row, ball, by_rank, out_of_reach
 from leaderboard.site import Site
 
 ALL_PAIRS = 20  # rows, up to which the page holds the tests of all pairs
@@ -48,11 +48,13 @@ class Pair:
 
 
 def write_pages(site: Site, board: Board) -> None:
+    board = replace(board, rows=by_rank(board.rows))
     sprite = _clean_sprite(board)
     if sprite:
         site.write("compare/images.png", sprite[0])
     key = board.ranking
-    every = pairs(board, key)
+    every = {name: tests for name in paired_names(board) if (tests := pairs(board, name)) is not None}
+    errors = {name: error_of_a_pair(board, name) for name in paired_names(board)}
     content: dict[str, Any] = {
         "rows": [[row.record.row, row.record.title[:LONGEST], row.rank] for row in board.rows],
         "numbers": board.columns,
@@ -62,10 +64,17 @@ def write_pages(site: Site, board: Board) -> None:
         "radii": board.radii,
         "attacked": board.attacked,
         "overlay": overlay(),
-        "orders": None if every is None else {f"{p.first.record.row},{p.second.record.row}": p.order for p in every},
+        "errors": errors,
+        "seeds": {
+            name: [_names(p) for p in tests if p.p <= errors[name] and not p.order] for name, tests in every.items()
+        },
+        "beyond": out_of_reach(board.track),
         "sprite": sprite[1] if sprite else None,
     }
-    site.write("compare/index.html", board.render("compare.html", "../", known=content, pairs=every, key=key))
+    site.write(
+        "compare/index.html",
+        board.render("compare.html", "../", known=content, pairs=every.get(key), key=key, error=errors[key]),
+    )
 
 
 def write_row(site: Site, board: Board, row: Row, radii: ImageRadii) -> None:
@@ -81,9 +90,17 @@ def write_row(site: Site, board: Board, row: Row, radii: ImageRadii) -> None:
 def row_data(board: Board, row: Row, radii: ImageRadii) -> dict[str, Any]:
     """Return what the page needs of one row: its numbers, its verdicts by image (`packed`), its curves over the radius.
 
-    `certified` and `broken` are the l2 radii of the first RADII attacked images; null for one that no attack broke.
+    `certified` and `broken` are the l2 radii of the first RADII attacked images; null for one that no attack broke. `balls`
+    is the robust curve by attacked balls alone, for charts beside rows whose distances are not kept; null where not known.
     """
-    scores = board.images.get(row.record.row, {})
+    scores, curves, balls = (
+        board.images.get(row.record.row, {}),
+        shares(radii, board.radii) if board.radii else {},
+        None,
+    )
+    if all(f"robust {result.threat.label}" in scores for result in row.record.robust):
+        lost = ball_radii(scores, row.record, math.prod(board.track.data.shape), radii.n)
+        balls = shares(replace(radii, broken=lost), board.radii)["attacked"]
     numbers, seeds = {}, {}
     for name, cell, spread in zip(board.columns, row.cells, row.spreads, strict=True):
         if cell is not None:
@@ -104,13 +121,15 @@ def row_data(board: Board, row: Row, radii: ImageRadii) -> dict[str, Any]:
         "numbers": numbers,
         "seeds": seeds,
         "images": {name: packed(scores[name]) for name in paired_names(board) if name in scores},
-        "curves": shares(radii, board.radii) if board.radii else {},
+        "curves": curves,
+        "balls": balls,
+        "distances": radii.distances,
     }
 
 
 def paired_names(board: Board) -> list[str]:
-    """Return the numbers that have one verdict an image: all but corruptions."""
-    return [name for name in board.columns if name != "corrupted"]
+    """Return the numbers that have one verdict an image: all but corruptions, and radii that no noise certifies."""
+    return [name for name in board.columns if name not in ("corrupted", *out_of_reach(board.track))]
 
 
 def packed(digits: str) -> str:
@@ -123,9 +142,22 @@ def pairs(board: Board, name: str) -> list[Pair] | None:
     """Return every pair of rows that have a number; None if there are too many rows."""
     if len(board.rows) > ALL_PAIRS:
         return None
-    comparisons = len(board.rows) * (len(board.rows) - 1) // 2
     judged = [row for row in board.rows if name in board.images.get(row.record.row, {})]
-    return [_pair(a, b, board.images, name, comparisons) for a, b in itertools.combinations(judged, 2)]
+    return [_pair(a, b, board.images, name, _comparisons(board, name)) for a, b in itertools.combinations(judged, 2)]
+
+
+def error_of_a_pair(board: Board, name: str) -> float:
+    """Return the largest p-value that orders two rows by a number: ERROR divided by the pairs of rows that have it."""
+    return ERROR / max(1, _comparisons(board, name))
+
+
+def _comparisons(board: Board, name: str) -> int:
+    count = sum(name in row.standings for row in board.rows)
+    return count * (count - 1) // 2
+
+
+def _names(pair: Pair) -> str:
+    return f"{pair.first.record.row},{pair.second.record.row}"
 
 
 def _pair(first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name: str, comparisons: int) -> Pair:
@@ -133,9 +165,9 @@ def _pair(first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name
     seen = list(zip(verdicts, others, strict=True))
     both, only_first, only_second, neither = (seen.count(v) for v in (("1", "1"), ("1", "0"), ("0", "1"), ("0", "0")))
     seeds = None
-    if first.trainings and second.trainings:
+    if first.trainings and second.trainings and name in first.trainings.verdicts and name in second.trainings.verdicts:
         seeds = first.trainings.verdicts[name], second.trainings.verdicts[name]
-    order = better((verdicts, others), seeds, comparisons)
+    order = better((verdicts, others), seeds, max(1, comparisons))
     return Pair(first, second, both, only_first, only_second, neither, mcnemar(verdicts, others), order)
 
 

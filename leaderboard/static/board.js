@@ -28,6 +28,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   let whole = false;
   let drawn = "0"; // the view that the charts show
   let view = "0"; // a place in numbers.views, or "radius"
+  let led = true; // the column that sorts is the first of its view, not one that was chosen
 
   // A row's number in a column of the page; null where it has none.
   const times = typeof TIMES === "undefined" ? {} : TIMES;
@@ -44,7 +45,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const text = (row.cells[1].textContent + " " + numbers.papers[submission]).toLowerCase();
     const [architecture, trained, certificate] = numbers.traits[place].map((value, k) => numbers.known[k][value]);
     const [parameters, flops] = own.slice(names.length);
-    const tier = row.querySelector(".trust span").textContent;
+    const tier = row.querySelector(".tier")?.textContent ?? "rebuilt"; // exceptions alone are marked
     const keys = [place, row.cells[1].textContent.trim(), ...own.slice(0, names.length), ...kinds.map(() => null), row.cells[trust].textContent.trim(),
       parameters, flops, seconds.training ?? null, seconds.evaluation ?? null];
     const [rank, tip] = [row.cells[0].firstElementChild, row.querySelector("[role=tooltip]")];
@@ -61,21 +62,39 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   const number = (k) => (k >= 2 && k < anywhere ? k - 2 : -1);
   const atRadius = (k) => k >= anywhere && k < trust;
   const words = (k) => sort.options[k].text;
+  const radius = () => RADII.radii[Number(slide.value)];
 
-  // Writes the ranks of rows that are shown: by the number that sorts, or by the one that ranks where none does.
+  // The column of the track's own number of a kind at the chosen radius, which every model has been tested at; -1 for none.
+  const tested = (k) => {
+    const at = names.findIndex((name) => name.startsWith(`${kinds[k - anywhere]} L2 `) && Number(name.split(" ")[2]) === radius());
+    return at < 0 ? -1 : at + 2;
+  };
+  // Where no attack was run, images that none broke bound the robust number from above and are no result.
+  const bound = (k) => kinds[k - anywhere] === "robust" && tested(k) < 0;
+
+  // Writes the ranks of rows that are shown: by the number that sorts, or by the one that ranks where none does. At a radius
+  // at which nothing was tested, certified numbers have an order, and bounds on robust ones have none.
   function rank(shown) {
-    const by = number(column);
     const any = atRadius(column);
-    const order = any ? places() : null;
-    const words = by >= 0 || any ? `by ${sort.options[column].text}` : "";
-    const told = any ? "The order of the percentages at this radius; it is not tested."
-      : `The ranks that the tests leave it ${words}: McNemar's exact test over the images, with seeds where they are known.`;
-    for (const { place, rank, tip, ranked, keys } of shown) {
-      rank.textContent = any ? order.get(keys[column]) : by < 0 ? ranked[0] : (numbers.ranks[place][by] || "–").replace("-", "–");
-      if (tip) tip.textContent = words ? told : ranked[1];
+    const by = number(any ? tested(column) : column);
+    const ranked = numbers.ranks.some((row) => row[by]);
+    const untested = any && by < 0;
+    const placed = untested && !bound(column) ? places() : null;
+    const title = untested || ranked ? words(column) : shortName(numbers.ranking);
+    const told = !untested ? `The ranks that the tests leave it by ${title}: McNemar's exact test over the images, with seeds where they are known.`
+      : placed ? `The order of ${title}, which is exact at any radius; it is not tested.` : "No rank: no attack was run at this radius, so the number is a bound.";
+    for (const { place, rank, tip, ranked: first, keys } of shown) {
+      rank.textContent = untested ? placed?.get(keys[column]) ?? "–" : !ranked ? first[0] : (numbers.ranks[place][by] || "–").replace("-", "–");
+      if (tip) tip.textContent = untested || (ranked && names[by] !== numbers.ranking) ? told : first[1];
     }
-    heads[0].querySelector("small").textContent = words;
+    const [heading, small] = [heads[0].querySelector("button").firstChild, heads[0].querySelector("small")];
+    heading.textContent = placed ? "order" : "rank";
+    table.classList.toggle("ordered", placed !== null);
+    small.textContent = untested && !placed ? "none: a bound" : `by ${title}`;
   }
+
+  // A number's name as its column writes it.
+  const shortName = (name) => words(2 + names.indexOf(name));
 
   // By share, the places that its size alone leaves among all rows.
   function places() {
@@ -96,42 +115,58 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     return [(middle - half) / (n + z2), (middle + half) / (n + z2)];
   }
 
-  // Fills the columns of numbers at the chosen l2 radius.
+  // Fills the columns of numbers at the chosen l2 radius: with the track's own numbers where it has them.
   function fill() {
     const at = Number(slide.value);
-    const radius = RADII.radii[at];
-    far.textContent = radius.toPrecision(3).replace(/\.?0+$/, "") || "0";
-    kinds.forEach((kind, k) => {
-      const button = heads[anywhere + k].querySelector("button");
-      button.replaceChildren(kind, document.createElement("br"), `L2 ${far.textContent}`);
-      sort.options[anywhere + k].text = `${kind} L2 ${far.textContent}`;
+    far.textContent = radius().toPrecision(3).replace(/\.?0+$/, "") || "0";
+    kinds.forEach((kind, n) => {
+      const k = anywhere + n;
+      const own = tested(k);
+      heads[k].querySelector("button").replaceChildren(kind, document.createElement("br"), `L2 ${far.textContent}`, bound(k) ? ", at most" : "");
+      sort.options[k].text = `${kind} L2 ${far.textContent}${bound(k) ? ", at most" : ""}`;
+      const beyond = kind === "smoothed" && radius() > numbers.reach;
       for (const { id, keys } of facts) {
         const counts = RADII.rows[id]?.[kind];
-        keys[anywhere + k] = counts ? counts[at + 1] / counts[0] : null;
+        keys[k] = own >= 0 ? keys[own] : counts && !beyond ? counts[at + 1] / counts[0] : null;
       }
     });
+    const attacked = names.filter((name) => name.startsWith("robust L2 ")).map((name) => name.split(" ")[2]).join(" and ");
+    const [robust, certified] = ["robust", "certified"].map((kind) => anywhere + kinds.indexOf(kind));
+    const about = !kinds.includes("robust") ? "" : bound(robust)
+      ? `No attack was run at this radius${attacked && ` (they were at ${attacked})`}: robust accuracy is at most the number shown and at least what is certified, and has no rank. `
+      : "Every model was attacked at this radius; ranks are those of the tests. ";
+    document.getElementById("known-there").textContent = about
+      + (kinds.includes("certified") ? `Certified numbers are exact at any radius${tested(certified) < 0 ? "; their order here is not tested" : ""}.` : "");
   }
 
-  // A row's number at the chosen radius with its interval, in percent; null where it has none.
-  function share(id, k) {
+  // A row's number at the chosen radius with its interval, in percent, where the track has none; null where it has none.
+  function share({ id, keys }, k) {
     const counts = RADII.rows[id]?.[kinds[k - anywhere]];
-    if (!counts) return null;
+    if (!counts || keys[k] === null) return null;
     const count = counts[Number(slide.value) + 1];
     return [count / counts[0], ...interval(count, counts[0])].map((part) => (100 * part).toFixed(1));
   }
 
   // Writes a row's numbers at the chosen radius: of rows that are shown alone, since there may be many.
-  function paint({ row, id }) {
+  function paint(fact) {
     kinds.forEach((kind, n) => {
-      const cell = row.cells[anywhere + n];
-      const numbers = share(id, anywhere + n);
-      cell.dataset.of = `${kind}\nL2 ${far.textContent}`;
-      if (!numbers) {
-        cell.removeAttribute("style");
-        cell.textContent = "–";
+      const k = anywhere + n;
+      const cell = fact.row.cells[k];
+      cell.dataset.of = `${kind}\nL2 ${far.textContent}${bound(k) ? ", at most" : ""}`;
+      cell.removeAttribute("style");
+      if (tested(k) >= 0) {
+        const own = fact.row.cells[tested(k)];
+        cell.style.cssText = own.style.cssText;
+        if (!cell.style.length) cell.removeAttribute("style");
+        cell.replaceChildren(...own.cloneNode(true).childNodes);
         return;
       }
-      const [value, low, high] = numbers;
+      const shares = share(fact, k);
+      if (!shares || bound(k)) {
+        cell.textContent = shares ? `≤ ${shares[0]}` : "–";
+        return;
+      }
+      const [value, low, high] = shares;
       const [b, small] = ["b", "small"].map((name) => document.createElement(name));
       [b.textContent, small.textContent] = [value, `${low}–${high}`];
       cell.style.cssText = `--l:${low};--v:${value};--h:${high}`;
@@ -141,6 +176,13 @@ addEventListener("DOMContentLoaded", () => { // after times.js
 
   // The columns that a view shows.
   const chosenColumns = () => (view === "radius" ? [2, ...kinds.map((_, k) => anywhere + k)] : numbers.views[view].map((name) => 2 + names.indexOf(name)));
+
+  // The column that a view sorts by: its robust number, or what is certified where that is a bound; else clean accuracy.
+  function lead() {
+    if (view !== "radius") return view === "0" ? 0 : chosenColumns()[1] ?? 0;
+    const known = (k) => !bound(k) && facts.some(({ keys }) => keys[k] !== null);
+    return ["robust", "certified"].filter((kind) => kinds.includes(kind)).map((kind) => anywhere + kinds.indexOf(kind)).find(known) ?? 2;
+  }
 
   // Shows the columns of the chosen view, and draws the charts with its numbers.
   function turn() {
@@ -172,11 +214,12 @@ addEventListener("DOMContentLoaded", () => { // after times.js
 
   function drawNow() {
     const columns = chosenColumns();
-    const of = (kind) => columns.find((k) => words(k).startsWith(`${kind} `));
-    const byId = new Map(facts.map((fact) => [fact.id, fact.row]));
+    const of = (kind) => columns.find((k) => words(k).startsWith(`${kind} `) && !(atRadius(k) && bound(k)));
+    const byId = new Map(facts.map((fact) => [fact.id, fact]));
     redraw({ attacked: of("robust"), certified: of("certified") }, words, (id) => (k) => {
-      if (atRadius(k)) return share(id, k)?.map(Number) ?? [null, null, null];
-      const cell = byId.get(id).cells[k];
+      const own = atRadius(k) ? tested(k) : k;
+      if (own < 0) return share(byId.get(id), k)?.map(Number) ?? [null, null, null];
+      const cell = byId.get(id).row.cells[own];
       const value = cell.querySelector("b");
       return value ? [value.textContent, ...cell.querySelector("small").textContent.split("–")].map(Number) : [null, null, null];
     });
@@ -186,7 +229,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   function look(at) {
     view = at;
     turn();
-    column = view === "0" ? 0 : chosenColumns()[1] ?? 0;
+    [column, led] = [lead(), true];
     down = first(column);
     arrange();
     remember();
@@ -217,12 +260,9 @@ addEventListener("DOMContentLoaded", () => { // after times.js
 
   function choose() {
     const asked = find.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const fits = ({ text, norms, traits, costs, budgets }) => asked.every((word) => text.includes(word)) && CHOICES.every((name) => {
+    const fits = (fact) => asked.every((word) => fact.text.includes(word)) && CHOICES.every((name) => {
       const value = boxes[name].value.trim();
-      if (!value) return true;
-      if (name === "norm") return norms.has(value);
-      if (name === "budget") return budgets.includes(value);
-      return name in traits ? traits[name] === value : costs[name] <= amount(value);
+      return !value || (boxes[name].options ? has(fact, name, value) : fact.costs[name] <= amount(value));
     });
     const stay = sorted.filter(fits);
     const first = whole ? stay : stay.slice(0, FIRST);
@@ -280,6 +320,20 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     box.hidden = !budgets.length;
   }
 
+  // Leaves out choices that keep every row or none, and lists without a choice.
+  function prune() {
+    for (const name of CHOICES.filter((name) => boxes[name].options)) {
+      const kept = (value) => facts.filter((fact) => has(fact, name, value)).length;
+      for (const option of [...boxes[name].options]) if (option.value && [0, facts.length].includes(kept(option.value))) option.remove();
+      boxes[name].closest("label").hidden = boxes[name].options.length < 2;
+    }
+  }
+
+  // Whether a row has a value of a list.
+  function has({ norms, budgets, traits }, name, value) {
+    return name === "norm" ? norms.has(value) : name === "budget" ? budgets.includes(value) : traits[name] === value;
+  }
+
   function remember() {
     const state = new URLSearchParams();
     for (const [name, box] of [["find", find], ...Object.entries(boxes)]) if (box.value) state.set(name, box.value);
@@ -319,7 +373,8 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const by = state.get("sort") || "";
     down = by.startsWith("-");
     column = Math.max(0, heads.findIndex((head) => head.dataset.name === by.replace(/^-/, "")));
-    if (view !== "0" && !by) [column, down] = [chosenColumns()[1], true];
+    if (view !== "0" && !by) [column, down] = [lead(), true];
+    led = column === lead();
     const known = new Set(facts.map((fact) => fact.id));
     chosen = (state.get("compare") || "").split(" ").filter((id) => known.has(id)).slice(0, MOST);
     arrange();
@@ -328,7 +383,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
 
   function sortBy(k) {
     down = k === column ? !down : first(k);
-    column = k;
+    [column, led] = [k, false];
     arrange();
     remember();
   }
@@ -358,6 +413,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   });
   heads[0].append(document.createElement("small"));
   leaders();
+  prune();
   for (const { row, id } of facts) {
     const label = document.createElement("label");
     label.className = "pick";
@@ -394,8 +450,13 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     marks.append(...numbers.marks.map((mark) => new Option("", RADII.radii.indexOf(mark))));
     slide.after(marks);
     slide.setAttribute("list", "marks");
-    slide.value = String(RADII.radii.indexOf(numbers.marks[numbers.marks.length >> 1]));
-    slide.addEventListener("input", () => { fill(); arrange(); remember(); });
+    slide.value = String(RADII.radii.indexOf(numbers.start));
+    slide.addEventListener("input", () => {
+      fill();
+      if (led) [column, down] = [lead(), true];
+      arrange();
+      remember();
+    });
     slide.addEventListener("change", draw);
   }
   all.addEventListener("change", () => { widen(all.checked); remember(); });
@@ -408,7 +469,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   document.getElementById("turn").addEventListener("click", () => sortBy(column));
   document.getElementById("reset").addEventListener("click", () => {
     for (const box of [find, ...Object.values(boxes)]) box.value = "";
-    [column, down, chosen, view] = [0, false, [], "0"];
+    [column, down, led, chosen, view] = [0, false, true, [], "0"];
     widen(false);
     turn();
     arrange();

@@ -41,15 +41,21 @@ async function drawAll() {
   }
 }
 
-// Hides names of points that would lie on others.
+// Moves a name that would lie on another to the other side of its point, and hides it where that is taken too.
 function declutter(place) {
+  const { top, bottom } = place.getBoundingClientRect();
   const kept = [];
   for (const name of place.querySelectorAll(".mark-text text")) {
     if (!name.textContent) continue;
     const box = name.getBoundingClientRect();
-    const hit = kept.some((other) => box.left < other.right && other.left < box.right && box.top < other.bottom && other.top < box.bottom);
-    name.style.visibility = hit ? "hidden" : "";
-    if (!hit) kept.push(box);
+    const moved = (dy) => new DOMRect(box.x, box.y + dy, box.width, box.height);
+    const other = (name.__data__.datum.beneath ? -1 : 1) * (box.height + 14);
+    const free = (spot) => spot.top >= top && spot.bottom <= bottom
+      && !kept.some((taken) => spot.left < taken.right && taken.left < spot.right && spot.top < taken.bottom && taken.top < spot.bottom);
+    const dy = (name.closest(".role-mark") ? [0, other] : [0]).find((shift) => free(moved(shift)));
+    name.style.visibility = dy === undefined ? "hidden" : "";
+    if (dy) name.style.translate = `0 ${dy}px`;
+    if (dy !== undefined) kept.push(moved(dy));
   }
 }
 
@@ -79,9 +85,13 @@ function redraw(columns, words, cells) {
       });
       drawn.params.find(({ name }) => name === `${series}Title`).value = columns[series] === undefined ? "–" : words(columns[series]);
     }
-    const fronts = shown.map((series) => front(lines.map((line, k) => [across[k], line[place(series)]])));
+    const fronts = shown.map((series) => front(lines.map((line, k) => [across[k], line[place(series)] || null]))); // 0 is no feat
+    const present = shown.filter((series) => columns[series] !== undefined);
+    for (const { encoding } of drawn.layer) {
+      for (const { legend } of [encoding.color, encoding.shape].filter((channel) => channel?.legend)) legend.values = present;
+    }
     lines.forEach((line, k) => { line[place("front")] = shown.filter((_, n) => fronts[n][k]).join(" "); });
-    const named = shown.filter((series) => columns[series] !== undefined).map((series) => words(columns[series])).join(" and ");
+    const named = present.map((series) => words(columns[series])).join(" and ");
     changed.set(figure.id, { drawn, heads, lines, words: `${lines.length} models, by ${named}. The numbers are in the table.` });
   }
   return draw();

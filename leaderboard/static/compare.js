@@ -13,7 +13,7 @@
   };
   const page = (row) => `../models/${encodeURIComponent(row)}/index.html`;
   const percent = (share) => (100 * share).toFixed(1);
-  const chance = (p) => (p < 0.001 ? "< 0.001" : p.toFixed(3));
+  const chance = (p) => (p >= 0.001 ? p.toFixed(3) : p < 0.0001 ? p.toExponential(1) : p.toPrecision(2));
 
   function element(name, attributes = {}, ...children) {
     const made = document.createElement(name);
@@ -27,7 +27,7 @@
   function tableOf(label, heads, lines, className = "") {
     const head = element("tr", {}, ...heads.map((h, i) => element("th", { scope: "col", class: i ? "number" : "" }, h)));
     const body = lines.map(([first, ...cells]) =>
-      element("tr", {}, element("th", { scope: "row" }, first), ...cells.map((c, i) => element("td", { class: "number", ...(typeof heads[i + 1] === "string" && { "data-of": heads[i + 1] }) }, ...[c].flat()))));
+      element("tr", {}, element("th", { scope: "row" }, first), ...cells.map((c, i) => element("td", { class: "number", "data-of": heads[i + 1].textContent ?? heads[i + 1] }, ...[c].flat()))));
     const table = element("table", { class: className }, element("thead", {}, head), element("tbody", {}, ...body));
     return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
   }
@@ -76,6 +76,7 @@
     const cell = (row, name) => {
       const { numbers, seeds, ranks } = RVB.rows.get(row);
       if (!numbers[name]) return "–";
+      if (known.beyond.includes(name)) return "out of reach of the noise";
       const [value, low, high] = numbers[name];
       const parts = [element("b", {}, percent(value)), element("small", {}, `${percent(low)}–${percent(high)}${ranks[name] ? `, rank ${[...new Set(ranks[name])].join("–")}` : ""}`)];
       if (seeds[name]) {
@@ -98,12 +99,22 @@
   // 1 where the board shows the first to be better, -1 the second, 0 neither; null where that is not known here,
   // undefined where one has no rank.
   function order(row, other, number) {
-    const orders = (number === known.ranking && known.orders) || {};
-    const [straight, turned] = [orders[`${row},${other}`], orders[`${other},${row}`]];
-    if (straight !== undefined) return straight;
-    if (turned !== undefined) return turned && -turned;
     const [a, b] = [row, other].map((id) => RVB.rows.get(id).ranks[number]);
-    return !a || !b ? undefined : a[1] < b[0] ? 1 : b[1] < a[0] ? -1 : null;
+    if (!a || !b) return undefined;
+    const [first, second] = [verdicts(row, number), verdicts(other, number)];
+    if (!first || !second || !known.seeds[number]) return a[1] < b[0] ? 1 : b[1] < a[0] ? -1 : null;
+    const { first: wins, second: losses } = RVB.agreement(first, second);
+    return RVB.mcnemar(wins, losses) > known.errors[number] || bySeeds(row, other, number) ? 0 : Math.sign(wins - losses);
+  }
+
+  // Whether the images would order two rows, and trainings with other seeds leave that open.
+  const bySeeds = (row, other, number) => known.seeds[number].some((pair) => pair === `${row},${other}` || pair === `${other},${row}`);
+
+  // Why the board does not order two rows.
+  function why(row, other, number) {
+    if (bySeeds(row, other, number)) return " (the images would order them, trainings with other seeds do not)";
+    const { first, second } = RVB.agreement(verdicts(row, number), verdicts(other, number));
+    return ` (p is ${chance(RVB.mcnemar(first, second))}, an order needs at most ${chance(known.errors[number])})`;
   }
 
   function settled(rows, number) {
@@ -113,7 +124,7 @@
         const sign = order(row, other, number);
         if (sign > 0) pairs[1].push(`${shortTitle(row)} before ${shortTitle(other)}`);
         else if (sign < 0) pairs[1].push(`${shortTitle(other)} before ${shortTitle(row)}`);
-        else pairs[sign].push(`${shortTitle(row)} and ${shortTitle(other)}`);
+        else pairs[sign].push(`${shortTitle(row)} and ${shortTitle(other)}${sign === 0 ? why(row, other, number) : ""}`);
       }
     }
     const sentences = [];
@@ -125,25 +136,38 @@
   }
 
   function overlay(rows) {
-    const labels = { attacked: "robust", certified: "certified", smoothed: "smoothed version, certified" };
+    const labels = { attacked: "robust, at most", certified: "certified", smoothed: "smoothed version, certified" };
     const lines = [];
+    // Curves of one kind: where a row has no measured distances, steps at the balls that were attacked, for every row.
+    const bare = rows.filter((row) => !RVB.rows.get(row).distances);
+    const mixed = bare.length > 0 && bare.length < rows.length;
+    const curvesOf = (row) => {
+      const { curves, balls } = RVB.rows.get(row);
+      if (!mixed || bare.includes(row)) return curves;
+      const { attacked, ...proven } = curves;
+      return balls && attacked ? { attacked: balls, ...proven } : proven;
+    };
     for (const [i, row] of rows.entries()) {
-      const { curves } = RVB.rows.get(row);
+      const curves = curvesOf(row);
       const name = `${i + 1}. ${shortTitle(row)}`;
       for (const [kind, shares] of Object.entries(curves)) {
         shares.forEach((share, k) => lines.push({ row: name, kind: labels[kind], radius: known.radii[k], accuracy: 100 * share, attack: kind === "attacked" && known.attacked.includes(known.radii[k]) }));
       }
-      for (const [k, share] of (curves.certified ?? []).entries()) {
+      for (const [k, share] of ((curves.attacked && curves.certified) ?? []).entries()) {
         lines.push({ row: name, kind: "gap", radius: known.radii[k], accuracy: 100 * curves.attacked[k], certified: 100 * (curves.certified[k + 1] ?? share) });
       }
     }
     if (!lines.length) return [];
     const words = `Accuracy over the l2 radius of ${rows.map(shortTitle).join(", ")}. The numbers are in the table above and in the file below.`;
     const drawn = element("div", { class: "drawn", role: "img", "aria-label": words });
-    const spec = { ...known.overlay, datasets: { table: lines } };
-    const csv = ["row,kind,radius,accuracy", ...rows.flatMap((row) => Object.entries(RVB.rows.get(row).curves).flatMap(([kind, shares]) => shares.map((share, k) => `${row},${kind},${known.radii[k]},${share}`)))].join("\n");
+    const has = (kind) => lines.some((line) => line.kind === kind);
+    const needed = ({ mark }) => (mark.type === "area" ? has("gap") : mark.type === "point" ? lines.some(({ attack }) => attack)
+      : mark.interpolate === "step-after" ? has(labels.attacked) : has(labels.certified) || has(labels.smoothed));
+    const spec = { ...known.overlay, layer: known.overlay.layer.filter(needed), datasets: { table: lines } }; // Vega warns of one without records
+    const csv = ["row,kind,radius,accuracy", ...rows.flatMap((row) => Object.entries(curvesOf(row)).flatMap(([kind, shares]) => shares.map((share, k) => `${row},${kind},${known.radii[k]},${share}`)))].join("\n");
     const file = URL.createObjectURL(new Blob([csv + "\n"], { type: "text/csv" }));
-    const caption = element("figcaption", {}, "Accuracy over the l2 radius. The true robust accuracy is at most robust (solid) and at least certified (dashed). Dots: radii at which attacks were run. The smoothed version (dotted) is another classifier. ", element("a", { href: file, download: "sandwich.csv" }, "sandwich.csv"));
+    const caption = element("figcaption", {}, "Accuracy over the l2 radius. The true robust accuracy is at most robust (solid) and at least certified (dashed). Dots: radii at which attacks were run. The smoothed version (dotted) is another classifier. ",
+      bare.length ? `Distances of adversarial images are not kept for ${bare.map(shortTitle).join(", ")}: the robust curve of ${mixed ? "every model" : bare.length > 1 ? "each" : "this model"} falls only where an attacked ball ends (an Linf ball at its corner). Below, no attack was run. ` : "", element("a", { href: file, download: "sandwich.csv" }, "sandwich.csv"));
     vegaEmbed(drawn, spec, { actions: false, renderer: "svg", config: config(), ast: true }).then(() => {
       drawn.setAttribute("role", "img"); // Vega has put words of its own there
       drawn.setAttribute("aria-label", words);
@@ -158,13 +182,16 @@
 
   function pairLine(first, second, words, number) {
     const [a, b] = [verdicts(first, number), verdicts(second, number)];
-    if (!a || !b) return [words, "–", "–", "–", "–", "–"];
+    if (!a || !b) return [words, "–", "–", "–", "–", "–", "–", "–"];
     const { both, first: wins, second: losses, neither } = RVB.agreement(a, b);
-    return [words, both, wins, losses, neither, chance(RVB.mcnemar(wins, losses))].map((cell) => (cell instanceof Node ? cell : `${cell}`));
+    const sign = order(first, second, number);
+    const verdict = sign === undefined ? "no rank" : sign === null ? "ranks overlap" : sign > 0 ? "first better" : sign < 0 ? "second better"
+      : bySeeds(first, second, number) ? "not settled: seeds" : "not settled";
+    return [words, both, wins, losses, neither, chance(RVB.mcnemar(wins, losses)), chance(known.errors[number]), verdict].map((cell) => (cell instanceof Node ? cell : `${cell}`));
   }
 
   function agreements(rows, number) {
-    const heads = (first, second) => ["both correct", first, second, "neither", "p (McNemar, exact)"];
+    const heads = (first, second) => ["both correct", first, second, "neither", "p (McNemar, exact)", "p needed", "on the board"];
     const choice = element("select", { id: "number", autocomplete: "off" }, ...known.paired.map((name) => element("option", { value: name }, label(name))));
     choice.value = number;
     choice.addEventListener("change", () => go(state().rows, choice.value));
@@ -176,7 +203,7 @@
       const lines = rows.flatMap((row, i) => rows.slice(i + 1).map((other) => pairLine(row, other, element("span", {}, link(row), " – ", link(other)), number)));
       shown.push(tableOf("agreement of each pair", [`pair: ${label(number)}`, ...heads("only the first", "only the second")], lines, "agreement stacked"));
     }
-    shown.push(element("p", {}, element("small", {}, "p: the probability of so uneven a split of the images on which the two differ, or a more uneven one, if they were equally good. It is about these networks on other images, not about other trainings, and about one pair alone.")));
+    shown.push(element("p", {}, element("small", {}, "p: the probability of so uneven a split of the images on which the two differ, or a more uneven one, if they were equally good. It is about these networks on other images, not about other trainings, and about one pair alone. The board orders two models if p is at most “p needed” (5% divided by all pairs of models that have the number) and, where both have a study over seeds, trainings agree.")));
     return [...shown, ...separating(rows, number)];
   }
 
@@ -228,11 +255,13 @@
     const far = (value) => (value === undefined ? "–" : value === null ? "not broken" : value.toFixed(4));
     const names = known.paired.filter((name) => rows.some((row) => word(row, name) !== "–"));
     const lines = names.map((name) => [label(name), ...rows.map((row) => word(row, name))]);
-    lines.push(["certified to, l2", ...rows.map((row) => far(at(of(row).certified)))], ["broken from, l2", ...rows.map((row) => far(at(of(row).broken)))]);
+    lines.push(["certified to, l2", ...rows.map((row) => far(at(of(row).certified)))], ["broken from, l2", ...rows.map((row) => far(at(of(row).broken)) + (at(of(row).broken) && !of(row).distances ? " (the attacked ball)" : ""))]);
     const clean = tile(known.sprite, "", image, 120);
     const attacked = rows.flatMap((row) => tile(of(row).sprite, `../models/${encodeURIComponent(row)}/`, image, 120).map((drawn) => element("figure", {}, drawn, element("figcaption", {}, `${of(row).sprite.name}, ${shortTitle(row)}`))));
-    const pictures = clean.length ? [element("div", { class: "opened" }, element("figure", {}, ...clean, element("figcaption", {}, "clean")), ...attacked)]
-      : [element("p", {}, "The images are not in git. Build a row with ", element("code", {}, `rvb repro ${rows[0]}`), ", then run ", element("code", {}, "rvb site"), ".")];
+    const missing = rows.filter((row) => !(of(row).sprite && image < of(row).sprite.n));
+    const absent = missing.map((row) => element("p", {}, `${shortTitle(row)}: no attacked image, `, of(row).sprite ? "since this image was not attacked." : "since git keeps none; ", ...(of(row).sprite ? [] : [element("code", {}, `rvb repro ${row}`), " makes them."])));
+    const pictures = clean.length ? [element("div", { class: "opened" }, element("figure", {}, ...clean, element("figcaption", {}, "clean")), ...attacked), ...absent]
+      : [element("p", {}, "No picture: the images are not in git, and no model of this board is built here. Build one with ", element("code", {}, `rvb repro ${rows[0]}`), ", then run ", element("code", {}, "rvb site"), ".")];
     return [head, asked, ...pictures, tableOf(`image ${image}, number by number`, ["correct by", ...rows.map(link)], lines, "agreement stacked")];
   }
 

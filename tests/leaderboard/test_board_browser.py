@@ -58,12 +58,10 @@ def write(folder: Path, made: list[Record]) -> str:
         site.copy(f"static/{path.name}", path)
     site.write(vega.SCRIPT, vega.script())
     site.write("times.js", f"const TIMES = {json.dumps(TIMES)};\n")
-    counts = {row.row: {"robust": [100, 97, row.robust[1].accuracy.count]} for row in made}
-    counts |= {
-        "Certain-v": {"robust": [100, 97, 60], "certified": [100, 70, 5]},
-        "Weak-v": {"robust": [100, 99, 20], "certified": [100, 20, 19]},
-    }
-    site.write("radii.js", f"const RADII = {json.dumps({'radii': [0, 0.5], 'rows': counts})};\n")
+    counts = {row.row: {"robust": [100, 97, 96, row.robust[1].accuracy.count]} for row in made}
+    for row, certified in (("Certain-v", [100, 70, 5, 0]), ("Weak-v", [100, 20, 19, 0])):
+        counts.setdefault(row, {})["certified"] = certified
+    site.write("radii.js", f"const RADII = {json.dumps({'radii': [0, 0.3, 0.5], 'rows': counts})};\n")
     for row in made:
         site.write(f"models/{row.row}/index.html", f"<title>{row.row}</title>")
     return f"file://{folder}/index.html"
@@ -123,27 +121,33 @@ def test_a_tab_shows_and_ranks_by_the_numbers_of_its_threat_and_draws_them(board
     assert shown(board) == ["Certain", "Given", "Best", "Weak"]
     assert board.execute_script(heads)[2:-1] == ["clean", "robust L2 0.5", "certified L2 0.5", "smoothed L2 0.5"]
     until(board, lambda: "by robust L2 0.5" in drawn_words(board))
+    tested = board.execute_script(RANKS)
     look(board, "any l2 radius")
-    assert board.find_element("id", "far").text == "0.5"
+    assert (board.find_element("id", "far").text, shown(board)) == ("0.5", ["Certain", "Given", "Best", "Weak"])
+    assert board.execute_script(RANKS) == tested, "the track's own radius, at which all were attacked"
+    until(board, lambda: "by robust L2 0.5" in drawn_words(board))
     slide(board, 0)
-    assert board.execute_script(heads)[2:-1] == ["clean", "robust L2 0", "certified L2 0", "smoothed L2 0"]
-    look(board, "any l2 radius")
-    choose(board, "sort", "certified L2 0")
+    assert board.execute_script(heads)[2:-1] == ["clean", "robust L2 0, at most", "certified L2 0", "smoothed L2 0"]
     assert shown(board) == ["Certain", "Weak", "Best", "Given"]
     slide(board, 1)
     assert shown(board) == ["Weak", "Certain", "Best", "Given"], "at another radius they change places"
     assert board.execute_script(RANKS) == ["1", "2", "–", "–"]
+    assert board.execute_script(heads)[0] == "order by certified L2 0.3"
+    assert "No attack was run at this radius (they were at 0.5 and 1)" in board.find_element("id", "known-there").text
+    assert board.find_element("css selector", "tr[data-row=Best-v] td:nth-child(13)").text == "≤ 96.0"
     cell = board.find_element("css selector", "tr[data-row=Weak-v] td:nth-child(14)")
     interval = Proportion.of(19, 100)
     assert [part.get_property("textContent") for part in cell.find_elements("css selector", "*")] == [
         "19.0",
         f"{100 * interval.low:.1f}–{100 * interval.high:.1f}",
     ]
-    until(board, lambda: "certified L2 0.5" in drawn_words(board))
+    until(board, lambda: drawn_words(board).startswith("4 models, by certified L2 0.3."))
     kept, seen = board.current_url, shown(board)
     board.get("about:blank")
     board.get(kept)
-    assert (shown(board), board.find_element("id", "far").text) == (seen, "0.5")
+    assert (shown(board), board.find_element("id", "far").text) == (seen, "0.3")
+    choose(board, "sort", "robust L2 0.3, at most")
+    assert board.execute_script(RANKS) == ["–"] * 4, "a bound ranks nobody"
 
 
 def drawn_words(browser: Any) -> str:
@@ -165,12 +169,17 @@ def test_rows_are_chosen_by_text_traits_and_costs_and_none_is_said(board) -> Non
     board.find_element("css selector", ".filters summary").click()
     for box, words, left in (
         ("norm", "certified in L2", ["Certain", "Weak"]), ("norm", "any", ["Best", "Certain", "Given", "Weak"]),
-        ("certificate", "none", ["Best", "Certain", "Given", "Weak"]), ("tier", "re-evaluated", ["Given"]),
+        ("tier", "re-evaluated", ["Given"]),
         ("tier", "any", ["Best", "Certain", "Given", "Weak"]), ("budget", "1 GPU-hour", ["Certain", "Weak"]), ("paper", "Best", []),
     ):  # fmt: skip
         choose(board, box, words)
         assert shown(board) == left, (box, words)
     assert count.text == "None of 4 models matches. Reset shows all"
+    assert board.execute_script("return [...document.getElementById('norm').options].map((o) => o.text)") == [
+        "any",
+        "certified in L2",
+    ]
+    assert not board.find_element("id", "certificate").is_displayed(), "a choice that keeps all"
     board.find_element("id", "reset").click()
     for box, most, left in (
         ("parameters", "1.2k", 0),
@@ -196,7 +205,7 @@ def test_each_budget_names_its_leaders_and_how_many_ranks_overlap_theirs(board) 
 def test_what_is_chosen_stands_in_the_address_and_comes_back(board) -> None:
     board.find_element("id", "find").send_keys("a ")
     board.find_element("css selector", ".filters summary").click()
-    choose(board, "norm", "robust in L2")
+    choose(board, "trained", "any")
     choose(board, "sort", "robust L2 0.5")
     boxes = board.find_elements("css selector", ".pick input")
     boxes[0].click()

@@ -36,7 +36,7 @@ def images(*records: Record) -> dict[str, dict[str, str]]:
 
 def page(folder: Path, records: list[Record], *studies) -> str:
     rows = rank(records, TRACK, images(*records), studies)
-    boards.write_pages(Site(folder), Board(TRACK, rows, folder))
+    boards.write_pages(Site(folder), Board(TRACK, rows, folder, images=images(*records)))
     return (folder / "index.html").read_text()
 
 
@@ -90,27 +90,28 @@ def test_a_tab_a_threat_shows_its_numbers_and_the_rest_stand_behind_the_switch(t
 
 
 def test_a_rank_says_with_which_rows_it_is_tied_and_by_which_test(tmp_path) -> None:
-    records = [record("A", 70, 30), record("B", 68, 80), record("C", 30, 10), record("D", 1, 0)]
+    counts = {"A": (70, 30), "B": (68, 80), "C": (30, 10), "D": (1, 0)}
+    records = [record(name, *right, title=f"Model {name}") for name, right in counts.items()]
     wild = published("C", [30, 80, 90, 20, 70])
     index = page(tmp_path, records, published("A", [70, 70, 71]), wild)
     assert tip(index, "A-v") == (
-        "McNemar's exact test over the images does not tell it from B-v. The images alone would order it, images and seeds "
-        "together (Welch's interval) do not, against C-v."
+        "McNemar's exact test over the images does not tell it from \u2068Model B\u2069 (p 0.5) (an order needs p of at most "
+        "0.0083). The images alone would order it, images and seeds together (Welch's interval) do not, against \u2068Model C\u2069."
     )
-    assert tip(index, "B-v") == "McNemar's exact test over the images does not tell it from A-v."
+    assert "does not tell it from \u2068Model A\u2069 (p 0.5)" in tip(index, "B-v")
     assert tip(index, "D-v") == ""
     assert "button" not in board_row(index, "D-v").partition("</td>")[0], "nothing to be said of a rank that is settled"
     content, place = numbers(index), TRACK_NAMES.index("robust L2 0.5")
-    assert [own[place] for own in content["ranks"]] == ["2-3", "1", "2-3", "4"], "by L2 0.5 B is the first"
+    assert [own[place] for own in content["ranks"]] == ["1", "2-3", "2-3", "4"], "B, of ranks 1 to 2, stands before A"
 
 
 def test_of_many_tied_rows_the_nearest_are_named_and_the_rest_counted(tmp_path) -> None:
-    index = page(tmp_path, [record(f"R{place:02}", 40, 10) for place in range(30)])
-    named = ", ".join(f"R{place:02}-v" for place in (12, 13, 14, 16, 17, 18))
-    assert tip(index, "R15-v") == f"McNemar's exact test over the images does not tell it from {named} and 23 more."
-    unknown = rank([record("A", 40, 10), record("B", 30, 10)], TRACK)
-    words = boards.tied(unknown[0], "robust Linf 0.15", {"A-v": 0, "B-v": 1})
-    assert "verdicts by image are missing, with B-v" in words
+    index = page(tmp_path, [record(f"R{place:02}", 40, 10, title=f"{place} " + "x" * 50) for place in range(30)])
+    named = ", ".join(f"\u2068{place} {'x' * 37}…\u2069 (p 1)" for place in (12, 13, 14, 16, 17, 18))
+    assert f"does not tell it from {named} and 23 more (an order" in tip(index, "R15-v")
+    unknown = rank([record("A", 40, 10), record("B", 30, 10, title="Other")], TRACK)
+    words = boards.tied(unknown[0], Board(TRACK, unknown, tmp_path), {"A-v": 0, "B-v": 1})
+    assert "verdicts by image are missing, with \u2068Other" in words
 
 
 def test_without_script_the_board_is_whole_and_sorted_and_what_needs_one_is_hidden(tmp_path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from scipy.stats import binomtest
+from seeds_study import published
 from seeds_study import verdicts as first
 from site_rows import ROBUST, TRACK, board
 
@@ -22,6 +24,7 @@ from leaderboard.image_radii import image_radii
 from leaderboard.pages import compare
 from leaderboard.pages.board_data import Board
 from leaderboard.pages.compare import packed, pairs
+from leaderboard.rank import rank
 from leaderboard.site import Site
 
 VERDICTS = {"A": first(70), "B": first(30), "C": "0" * 60 + first(40, 40)}
@@ -89,17 +92,34 @@ def test_tests_of_all_pairs_are_scipys(made, site) -> None:
         p = binomtest(wins, wins + losses).pvalue
         assert float(shown[f"{pair.first.record.row},{pair.second.record.row}"]) == pytest.approx(p)
         assert pair.order == better((digits, other), None, 3)
-    assert known(site)["orders"] == {"A-v,C-v": 1, "A-v,B-v": 1, "C-v,B-v": 0}
+    assert (known(site)["errors"][ROBUST], known(site)["seeds"][ROBUST]) == (0.05 / 3, [])
     rows = [re.sub(r"<[^>]+>", " ", row).split() for row in re.findall(r"<tr data-pair.*?</tr>", text, re.S)]
-    assert rows[1][-4:] == ["&lt;", "0.001", "first", "better"]
+    assert rows[1][-3:] == ["1.8e-12", "first", "better"]
     assert rows[2][-2:] == ["not", "settled"]
+
+
+def test_the_page_knows_which_pairs_only_the_seeds_leave_open(made, tmp_path) -> None:
+    studies = [published("A", [70, 70, 71]), published("C", [30, 80, 90, 20, 70])]
+    rows = rank([row.record for row in made.rows], TRACK, made.images, studies)
+    assert known(written(tmp_path, replace(made, rows=rows)))["seeds"][ROBUST] == ["A-v,C-v"]
+
+
+def test_beside_a_row_without_distances_a_curve_falls_where_its_balls_end(made) -> None:
+    (row, *_) = made.rows
+    scores = {f"robust {r.threat.label}": first(r.accuracy.count) for r in row.record.robust}
+    seen = image_radii(pq.read_table(made.folder / row.record.row / "record/evidence.parquet"))
+    data = compare.row_data(replace(made, images={row.record.row: scores}), row, seen)
+    curve = dict(zip(made.radii, data["balls"], strict=True))
+    assert (curve[0.49], curve[0.5], data["curves"]["attacked"][40]) == (1.0, 0.0, 0.7), (
+        "broken at 0.4, in the ball of 0.5"
+    )
 
 
 def test_a_board_of_many_rows_has_no_table_of_all_pairs(tmp_path) -> None:
     made = board(tmp_path / "work", {f"M{i:02}": first(i) for i in range(1, compare.ALL_PAIRS + 2)})
     page = (written(tmp_path, made) / "compare/index.html").read_text()
     assert "data-pair" not in page
-    assert known(tmp_path / "site")["orders"] is None
+    assert known(tmp_path / "site")["seeds"] == {}
     assert "Each model's numbers are on" in page.partition("<noscript>")[2]
 
 

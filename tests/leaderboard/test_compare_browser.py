@@ -25,6 +25,7 @@ def drawn(seed: int, share: float) -> str:
     return "".join("1" if value < share else "0" for value in np.random.default_rng(seed).random(N))
 
 
+EQUAL = [str(N), "0", "0", "0", "1.000", "0.008", "not settled"]
 VERDICTS = {"A": drawn(0, 0.8), "B": drawn(1, 0.5), "C": drawn(2, 0.45), "D": drawn(3, 0.1)}
 
 
@@ -70,7 +71,10 @@ def expected(row_name: str, other: str) -> list[str]:
     seen = list(zip(VERDICTS[row_name], VERDICTS[other], strict=True))
     both, wins, losses, neither = (seen.count(v) for v in (("1", "1"), ("1", "0"), ("0", "1"), ("0", "0")))
     p = binomtest(wins, wins + losses).pvalue
-    return [*map(str, (both, wins, losses, neither)), "< 0.001" if p < 0.001 else f"{p:.3f}"]
+    sign = 0 if p > 0.05 / 6 else wins - losses
+    verdict = "first better" if sign > 0 else "second better" if sign else "not settled"
+    chance = f"{p:.3f}" if p >= 0.001 else f"{p:.2g}" if p >= 1e-4 else f"{p:.1e}".replace("e-0", "e-")
+    return [*map(str, (both, wins, losses, neither)), chance, "0.008", verdict]
 
 
 def test_two_chosen_rows_agree_and_differ_on_the_right_images(page) -> None:
@@ -80,7 +84,7 @@ def test_two_chosen_rows_agree_and_differ_on_the_right_images(page) -> None:
     wait(page, "2 models compared")
     assert page.execute_script("return location.hash") == "#B-v,C-v"
     assert cells(page, "agreement of the two") == [
-        ["clean", str(N), "0", "0", "0", "1.000"], [ROBUST, *expected("B", "C")],
+        ["clean", *EQUAL], [ROBUST, *expected("B", "C")],
     ]  # fmt: skip
     for row, wins, losses in (("B-v", "B", "C"), ("C-v", "C", "B")):
         links = page.find_elements("css selector", f'.apart[data-right="{row}"] a')
@@ -91,7 +95,7 @@ def test_two_chosen_rows_agree_and_differ_on_the_right_images(page) -> None:
     assert [cell.split("\n")[0] for cell in numbers[ROBUST]] == [
         f"{100 * VERDICTS[name].count('1') / N:.1f}" for name in "BC"
     ]
-    assert "Not settled" in page.find_element("id", "settled").text
+    assert "an order needs at most 0.008" in page.find_element("id", "settled").text
 
 
 def test_any_image_opens_clean_and_attacked_of_every_model(page, site: Path) -> None:
@@ -117,7 +121,7 @@ def test_any_image_opens_clean_and_attacked_of_every_model(page, site: Path) -> 
 def test_the_fragment_holds_rows_and_number(page, site: Path) -> None:
     page.get(f"file://{site}/compare/index.html#A-v,B-v,C-v&number=clean")
     wait(page, "3 models compared")
-    assert [line[1:] for line in cells(page, "agreement of each pair")] == [[str(N), "0", "0", "0", "1.000"]] * 3
+    assert [line[1:] for line in cells(page, "agreement of each pair")] == [EQUAL] * 3
     assert page.find_element("id", "row-3").get_attribute("value") == "C-v"
     choose(page, "number", ROBUST)  # typed letters need a quick machine
     assert page.execute_script("return location.hash") == "#A-v,B-v,C-v"

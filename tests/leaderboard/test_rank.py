@@ -15,7 +15,7 @@ from benchmark.records.accuracy import Proportion
 from benchmark.records.comparison import better, mcnemar
 from benchmark.records.record import Record
 from benchmark.specs import tracks
-from leaderboard.rank import ball, columns, label, rank
+from leaderboard.rank import ball, columns, label, out_of_reach, rank
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie, _most, standings
 
 TRACK = tracks.load("digits")
@@ -57,6 +57,15 @@ def test_rows_stand_by_robust_accuracy_and_are_ordered_where_the_images_say_so()
     assert rows[0].cells[names.index("certified L2 0.1")] == Proportion(**proportion(60))
     assert rows[1].cells[names.index("certified L2 0.1")] is None
     assert len(rows[0].cells) == len(rows[0].spreads) == len(names)
+
+
+def test_a_radius_that_no_noise_certifies_ranks_no_row() -> None:
+    """All 4,000 samples of one class certify 0.2 * ppf((0.001 / 6)^(1 / 4000)), which is 0.57; of 40 samples 0.17."""
+    assert out_of_reach(TRACK) == []
+    coarse = TRACK.model_copy(update={"smoothing": TRACK.smoothing.model_copy(update={"n": 40})})
+    assert out_of_reach(coarse) == ["smoothed L2 0.25", "smoothed L2 0.5"]
+    (row,) = rank([record("A", 70, 30, smoothed=50)], coarse)
+    assert [name for name in row.standings if name.startswith("smoothed")] == ["smoothed L2 0.1"]
 
 
 def test_each_number_ranks_by_itself_the_rows_that_have_it() -> None:
