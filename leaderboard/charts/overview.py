@@ -15,7 +15,7 @@ from leaderboard.rank import Row, columns, headline_columns, label
 FEW = 40  # rows: with more, intervals hide the points, and names each other
 NAMED = 8  # rows of a front that the words name
 LONGEST = 60  # characters of a title in a chart
-LABEL, LINE = 26, 12  # characters in each of two lines of a title beside its point, and pixels from one to the next
+LABEL, LINE = 26, 16  # characters in each of two lines of a title beside its point, and pixels from one to the next
 ON_FRONT = {"filter": "indexof(datum.front, datum.series) >= 0"}
 SERIES = ("attacked", "certified")
 HEADS = ("row", "model", "clean", *SERIES)

@@ -146,6 +146,24 @@ def test_the_sandwich_draws_every_chosen_row(page, site: Path) -> None:
         assert curves["attacked"][-1] == pytest.approx(VERDICTS[row[0]].count("1") / N, abs=1e-6)
     page.get(f"file://{site}/compare/index.html#A-v,B-v,C-v")
     until(page, lambda: len(page.find_elements("css selector", areas)) == 3)
+    page.get_log("browser")
+    page.execute_script("""for (const name of 'ABC') delete RVB.rows.get(`${name}-v`).curves.certified;
+      Object.assign(RVB.rows.get('A-v'), { distances: false });
+      const falls = RVB.rows.get('B-v').curves.attacked;
+      RVB.rows.get('B-v').balls = falls.map((share, k) => falls[Math.min(k, 1)]);
+      dispatchEvent(new Event('hashchange'))""")
+    until(page, lambda: len(page.find_elements("css selector", lines)) == 2)
+    assert (
+        "the robust curve of every model falls only where an attacked ball ends"
+        in page.find_element("css selector", ".overlay").text
+    )
+    levels = page.execute_script(
+        """return [...document.querySelectorAll(arguments[0])].map((line) =>
+      new Set(line.getAttribute('d').match(/[\\d.]+(?=L|$)/g)).size)""",
+        lines,
+    )
+    assert sorted(levels) == [1, 2], "no measured distance beside the ball of another; C has no balls and no curve"
+    assert page.get_log("browser") == [], "no empty layer, of which Vega warns"
 
 
 def test_the_keyboard_alone_will_do(page) -> None:
