@@ -258,7 +258,7 @@ def test_the_feed_is_the_history_of_published_records(project) -> None:
     feed = ET.fromstring(changes.feed([result], "https://example.org/"))
     names = {name: f"{{{changes.ATOM}}}{name}" for name in ("entry", "title", "updated", "link", "id")}
     (entry,) = feed.findall(names["entry"])
-    assert entry.findtext(names["title"]) == "1 row new (digits)"
+    assert entry.findtext(names["title"]) == "1 new row (digits)"
     assert entry.findtext(names["updated"]) == result.time == feed.findtext(names["updated"])
     assert entry.find(names["link"]).attrib["href"] == f"https://example.org/changes.html#{result.commit[:12]}"
     assert all(feed.findtext(names[name]) for name in ("id", "title", "updated"))
