@@ -44,7 +44,8 @@ class RowChange:
     @property
     def words(self) -> str:
         """Return the row and its numbers before and after, in percent."""
-        numbers = "; ".join(f"{label(name)} {_percent(old)} → {_percent(new)}" for name, old, new in self.moved)
+        sides = [(name, [p for p in shares if p is not None]) for name, *shares in self.moved]
+        numbers = "; ".join(f"{label(name)} {' → '.join(f'{p:.1%}' for p in shares)}" for name, shares in sides)
         return f"{self.row}, {self.kind}{': ' if numbers else ''}{numbers}."
 
     @property
@@ -82,13 +83,12 @@ class Change:
         sentences = []
         for track in sorted({row.track for row in self.rows}):
             counts = Counter(row.kind for row in self.rows if row.track == track)
-            parts = [f"{count} row{'s' if count != 1 else ''} {kind}" for kind, count in counts.items()]
+            rows = {kind: f"row{'s' if count != 1 else ''}" for kind, count in counts.items()}
+            parts = [
+                f"{n} new {rows[kind]}" if kind == "new" else f"{n} {rows[kind]} {kind}" for kind, n in counts.items()
+            ]
             sentences.append(f"{', '.join(parts)} ({titles.get(track, track)})")
         return "; ".join(sentences)
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}%"
 
 
 def changes(published: Path) -> list[Change]:

@@ -136,4 +136,4 @@ ENVIRONMENT.filters["percent"] = lambda value: f"{100 * value:.1f}"
 ENVIRONMENT.filters["short"] = short
 ENVIRONMENT.filters["ball"] = ball
 ENVIRONMENT.filters["label"] = label
-ENVIRONMENT.filters["balls"] = lambda text: re.sub(r"\bL(?:inf|2) 0\.\d{3,}", lambda found: ball(found[0]), text)
+ENVIRONMENT.filters["balls"] = lambda text: re.sub(r"\bL(?:inf|2) 0\.\d{3,}", lambda match: ball(match[0]), text)

@@ -20,7 +20,7 @@ from leaderboard.citation import bibtex
 from leaderboard.image_radii import image_radii
 from leaderboard.pages.model_evidence import LINES, WHOLE, evidence_csv
 from leaderboard.rank import columns, rank
-from leaderboard.record_claims import compare, same_number
+from leaderboard.record_claims import compare
 from leaderboard.verdict import verdict
 
 QUESTIONS = ("good", "claims", "believe", "show", "made", "repeat")
@@ -275,18 +275,6 @@ def test_claims_are_compared_cell_by_cell_and_only_where_both_are_of_one_thing()
     seeds = tuple(Spread((0.3, 0.95)) if name == "robust Linf 0.15" else None for name in columns(TRACK))
     other = made.__class__(made.best, made.worst, made.record, made.cells, seeds, None)
     assert "within the range of 2 trainings" in compare(other, columns(TRACK))[1].why
-
-
-@pytest.mark.parametrize(
-    ("metric", "name"),
-    [
-        ("clean", "clean"), ("AutoAttack Linf 8/255", "robust Linf 0.0313725"), ("robust Linf 0.031373", "robust Linf 0.0313725"),
-        ("robust L2 0.5", "robust L2 0.5"), ("AutoAttack L2 8/0", None), ("robust Linf 0.04", None), ("robust", None),
-        ("clean L2 1", None), ("PGD Linf 8/255", None), ("robust L2 .", None), ("robust L2 0.5 (normalised)", None),
-    ],
-)  # fmt: skip
-def test_metrics_are_the_same_number_only_where_they_say_no_more(metric: str, name: str | None) -> None:
-    assert same_number(metric, ["clean", "robust Linf 0.0313725", "robust L2 0.5"]) == name
 
 
 def test_the_verdict_is_one_line_and_warnings_are_said_in_words() -> None:

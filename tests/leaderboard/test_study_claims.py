@@ -50,10 +50,13 @@ def test_a_difference_is_drawn_only_where_the_paper_states_the_number_for_the_sa
 @pytest.mark.parametrize(
     ("metric", "name", "reason"),
     [
-        ("PGD-50 L2 0.5", "pgd-50 L2 0.5", None), ("PGD L2 0.5", "pgd-50 L2 0.5", "other method"),
+        ("clean", "clean", None), ("AutoAttack Linf 8/255", "robust Linf 0.0313725", None), ("robust L2 0.5", "robust L2 0.5", None),
+        ("robust Linf 0.031373", "robust Linf 0.0313725", None), ("PGD-50 L2 0.5", "pgd-50 L2 0.5", None),
         ("PGD-50 L2 0.5 (normalised)", "pgd-50 L2 0.5", "other radius"), ("AutoAttack L2 0.5", "robust L2 1", "other radius"),
+        ("robust Linf 0.04", "robust Linf 0.0313725", "other radius"), ("AutoAttack L2 8/0", "robust L2 0.5", "other method"),
+        ("robust L2 .", "robust L2 0.5", "other method"), ("PGD L2 0.5", "pgd-50 L2 0.5", "other method"),
         ("AutoAttack Linf 0.5", "robust L2 0.5", "other method"), ("certified L2 1 by CROWN", "certified L2 1", "other method"),
-        ("certified L2 1", "", "other method"),
+        ("robust", "robust L2 0.5", "other method"), ("clean L2 1", "clean", "other method"), ("certified L2 1", "", "other method"),
     ],
 )  # fmt: skip
 def test_radius_and_method_are_the_papers(metric: str, name: str, reason: str | None) -> None:
