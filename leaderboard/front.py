@@ -121,7 +121,8 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     shared.write(
         "changes.html", about_changes.render(root="", changes=published, about=about, titles=titles, there=there)
     )
-    shared.copy("LICENSE.txt", build.HERE.parent / "LICENSE")
+    if (licence := build.HERE.parent / "LICENSE").exists():  # in a checkout
+        shared.copy("LICENSE.txt", licence)
     for name in ("style.css", "front.css", "feed.css"):
         shared.copy(f"static/{name}", build.STATIC / name)
     if address:

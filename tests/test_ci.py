@@ -62,5 +62,7 @@ def test_a_row_passes_that_says_how_it_was_made(tmp_path, trust, settings, words
 def test_the_site_links_the_web_address_of_origin_without_credentials(tmp_path, origin, address) -> None:
     for words in (["init", "-q"], ["remote", "add", "origin", origin]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    done = subprocess.run([ROOT / ".ci/origin"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    lines = [line for line in (ROOT / ".ci/pages").read_text().splitlines() if "origin" in line and line[0] != "#"]
+    script = "\n".join(["set -euo pipefail", *lines, 'echo "$SITE_REPOSITORY"'])
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == address
