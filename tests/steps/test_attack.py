@@ -228,7 +228,7 @@ def test_a_submissions_own_file_serves_adaptive_alone_never_the_tracks_suites(li
 @pytest.mark.parametrize(
     ("attack", "specs", "message"),
     [
-        ("contributed", ["attack: brougt, norm: L2, eps: 1"], "adaptive: no attack named 'brougt'; did you mean 'contributed'?"),
+        ("contributed", ["attack: contribted, norm: L2, eps: 1"], "adaptive: no attack named 'contribted'; did you mean 'contributed'?"),
         ("contributed", ["attack: method, norm: L2, eps: 1"], "adaptive: no attack named 'method'"),
         ("auto_attack", ["attack: auto_attack, norm: L2, eps: 1"], "auto_attack.py would pass for AutoAttack"),
         ("contributed", [CONTRIBUTED + ", name: autoattack"], "'autoattack' would pass for AutoAttack"),
