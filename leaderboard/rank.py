@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 
 from scipy.stats import norm
@@ -14,7 +15,7 @@ from benchmark.records.contributed import Contribution, Scores, credits
 from benchmark.records.record import Record, headline, headline_names
 from benchmark.records.study import PublishedStudy
 from benchmark.records.study_table import Spread
-from benchmark.specs.track import Track
+from benchmark.specs.track import SmoothingSpec, Track
 from leaderboard.seeds import Trainings, trainings
 from leaderboard.standings import Standing, standings
 
@@ -127,19 +128,19 @@ def by_rank(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.best, row.worst))
 
 
-def smoothing_reach(track: Track) -> float:
-    """Return the largest l2 radius that the track's noise can certify, which all samples of one class give; 0 without noise.
+@cache
+def smoothing_reach(noise: SmoothingSpec | None) -> float:
+    """Return the largest l2 radius that a track's noise can certify, which all samples of one class give; 0 without noise.
 
     The lower bound of Clopper and Pearson at level a is then a^(1 / n) (benchmark/certificates/smoothing.py).
     """
-    noise = track.smoothing
     return noise.sigma * float(norm.ppf((noise.alpha / noise.looks) ** (1 / noise.n))) if noise else 0.0
 
 
 def out_of_reach(track: Track) -> list[str]:
     """Return the smoothed numbers that are 0 for every model, since the noise cannot certify their radius."""
     smoothed = [name for name in columns(track) if name.startswith("smoothed L2")]
-    return [name for name in smoothed if float(name.rpartition(" ")[2]) > smoothing_reach(track)]
+    return [name for name in smoothed if float(name.rpartition(" ")[2]) > smoothing_reach(track.smoothing)]
 
 
 def ranking_name(track: Track) -> str:

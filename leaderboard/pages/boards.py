@@ -63,7 +63,7 @@ def write_pages(site: Site, board: Board) -> None:
     text = board.render(
         "board.html", "", columns=arranged(board), charts=charts, numbers=numbers(board), views=shown,
         kinds=kinds_over_radii(board), lead=shown[0].names if shown else headline_columns(board.track),
-        ties={row.record.row: tied(row, board, places) for row in board.rows}, reach=smoothing_reach(board.track),
+        ties={row.record.row: tied(row, board, places) for row in board.rows}, reach=smoothing_reach(board.track.smoothing),
         norms=norms(board), pairs=pairs, error=ERROR / max(1, pairs), ranking=board.ranking,
         traits=known_traits(board), budgets=[name for name, _, _ in BUDGETS],
     )  # fmt: skip
@@ -130,7 +130,7 @@ def numbers(board: Board) -> dict[str, Any]:
         "ranking": board.ranking,
         "marks": board.marks,
         "start": start(board),
-        "reach": smoothing_reach(board.track),
+        "reach": smoothing_reach(board.track.smoothing),
     }
 
 
