@@ -71,8 +71,8 @@ def obstacle(claim: Claim, track: str, name: str, images: int) -> Obstacle | Non
         return "other images"
     if same_number(claim.metric, [name]):
         return None
-    said, here = METRIC.match(claim.metric), METRIC.fullmatch(name)
-    alike = said and here and _kind(said) == _kind(here)
+    claimed, headline_number = METRIC.match(claim.metric), METRIC.fullmatch(name)
+    alike = claimed and headline_number and _kind(claimed) == _kind(headline_number)
     return "other radius" if alike and (_read(claim.metric) or "normalised" in claim.metric) else "other method"
 
 

@@ -48,7 +48,6 @@ def test_most_sentences_and_pages_are_short() -> None:
     assert median(len(page.read_text().split()) for page in PAGES) <= 400
 
 
-@pytest.mark.slow
 def test_no_variable_of_the_benchmark_or_the_site_is_named_found_said_or_wanted() -> None:
     """Fields of Records and what `Verification` calls them keep their names."""
     named = []
