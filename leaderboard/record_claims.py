@@ -63,7 +63,7 @@ def name_of(claim: Claim, record: Record) -> str | None:
 def obstacle(claim: Claim, track: str, name: str, images: int) -> Obstacle | None:
     """Return why a claim is not comparable with the number `name` of `images` images of `track`; None if it is.
 
-    A claim whose source states no number of images is of all images of its data.
+    The numbers of images are compared only if the claim's source states one.
     """
     if claim.track != track:
         return "other data"

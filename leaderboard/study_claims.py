@@ -109,6 +109,7 @@ class Tally(Counter[Verdict]):
 
     @property
     def comparable(self) -> int:
+        """Return how many have a rebuilt number of the same data, radius, method and images."""
         return self.tested + self["one seed"]
 
 

@@ -385,9 +385,7 @@ def predicted(model: nn.Module) -> torch.Tensor | None:
 
 
 def trial(which: int, mutations: list[Mutation]) -> Outcome:
-    """Raises:
-    Exception: a refusal that is no BenchmarkError.
-    """
+    """Return what comes of certifying a mutated network. Raise its exception where a refusal is no BenchmarkError."""
     certificate, model = mutated(which, mutations)
     labels = predicted(model)
     if labels is None:
@@ -398,6 +396,7 @@ def trial(which: int, mutations: list[Mutation]) -> Outcome:
     except BenchmarkError:
         return Outcome("refused")
     network = rebuild(*describe(model)).double()
-    certified = [one for one in zip(IMAGES, labels.tolist(), radii.tolist(), strict=True) if one[2] > 0]
-    false = tuple(one[2] for one in certified if breaks(model, network, *one))
+    cases = zip(IMAGES, labels.tolist(), radii.tolist(), strict=True)
+    certified = [(image, label, radius) for image, label, radius in cases if radius > 0]
+    false = tuple(radius for image, label, radius in certified if breaks(model, network, image, label, radius))
     return Outcome("accepted", len(certified), false)
