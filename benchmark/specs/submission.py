@@ -1,7 +1,7 @@
 """What submissions/<name>/submission.yaml may say: a paper, its variants, and the settings of each on a track.
 
-`Submission` is the whole file. Unknown keys are refused. Other files have parts of it: training.py the recipe, threat.py attacks
-and certificates.
+`Submission` is the whole file. Unknown keys are refused. Other files have parts of it: training.py the recipe, threat.py
+attacks and certificates.
 """
 
 from __future__ import annotations
