@@ -11,7 +11,7 @@ from benchmark.records.accuracy import Proportion
 from benchmark.records.record import Record, headline
 from benchmark.records.robustbench import exported
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.base import Frozen, to_json
+from benchmark.specs.base import Frozen
 from benchmark.specs.track import Track
 from leaderboard.charts.vega import csv_text
 from leaderboard.pages.board_data import Board
@@ -68,7 +68,7 @@ class MachineBoard(Frozen):
 
 def write_pages(site: Site, board: Board) -> None:
     made = machine_board(board)
-    site.write("leaderboard.json", to_json(made))
+    site.write("leaderboard.json", made.model_dump_json(indent=1) + "\n")
     site.write(SCHEMA, json.dumps(MachineBoard.model_json_schema(), indent=1, sort_keys=True) + "\n")
     site.write("leaderboard.csv", as_csv(made))
 

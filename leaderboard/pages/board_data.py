@@ -18,7 +18,17 @@ from benchmark.records.study import DeclaredPaper, PublishedStudy
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
 from leaderboard.charts.sandwich import l2_radii, radii_of
-from leaderboard.rank import Row, ball, columns, label, ranking_name
+from leaderboard.rank import (
+    TITLES,
+    Row,
+    ball,
+    columns,
+    common_radius,
+    headline_columns,
+    label,
+    out_of_reach,
+    ranking_name,
+)
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
@@ -82,6 +92,26 @@ class Board:
     @cached_property
     def columns(self) -> list[str]:
         return columns(self.track)
+
+    @cached_property
+    def paired(self) -> list[str]:
+        """Return the numbers that have one verdict an image: all but corruptions, and radii that no noise certifies."""
+        beyond = out_of_reach(self.track)
+        return [name for name in self.columns if name not in ("corrupted", *beyond)]
+
+    @cached_property
+    def headline(self) -> list[tuple[str, str, int]]:
+        """Return what a model page's numbers in large are called, in which ball, and their column.
+
+        They are clean accuracy, the robust one that ranks, and robust and certified accuracy at one l2 radius, if the
+        track measures both at one.
+        """
+        names = headline_columns(self.track)
+        if within := common_radius(self.track):
+            ranked = [name for name in names if not name.startswith("certified")]
+            names = list(dict.fromkeys([*ranked, f"robust {within}", f"certified {within}"]))
+        parts = [(name, *name.partition(" ")[::2]) for name in names]
+        return [(TITLES.get(kind, kind), ball(within), self.columns.index(name)) for name, kind, within in parts]
 
     @cached_property
     def ranking(self) -> str:

@@ -53,13 +53,13 @@ def write_pages(site: Site, board: Board) -> None:
     if sprite:
         site.write("compare/images.png", sprite[0])
     key = board.ranking
-    every = {name: tests for name in paired_names(board) if (tests := pairs(board, name)) is not None}
-    errors = {name: error_of_a_pair(board, name) for name in paired_names(board)}
+    every = {name: tests for name in board.paired if (tests := pairs(board, name)) is not None}
+    errors = {name: error_of_a_pair(board, name) for name in board.paired}
     content: dict[str, Any] = {
         "rows": [[row.record.row, row.record.title[:LONGEST], row.rank] for row in board.rows],
         "numbers": board.columns,
         "labels": {name: ball(name) for name in board.columns},
-        "paired": paired_names(board),
+        "paired": board.paired,
         "ranking": key,
         "radii": board.radii,
         "attacked": board.attacked,
@@ -120,16 +120,11 @@ def row_data(board: Board, row: Row, radii: ImageRadii) -> dict[str, Any]:
         "flops": row.record.flops,
         "numbers": numbers,
         "seeds": seeds,
-        "images": {name: packed(scores[name]) for name in paired_names(board) if name in scores},
+        "images": {name: packed(scores[name]) for name in board.paired if name in scores},
         "curves": curves,
         "balls": balls,
         "distances": radii.distances,
     }
-
-
-def paired_names(board: Board) -> list[str]:
-    """Return the numbers that have one verdict an image: all but corruptions, and radii that no noise certifies."""
-    return [name for name in board.columns if name not in ("corrupted", *out_of_reach(board.track))]
 
 
 def packed(digits: str) -> str:

@@ -24,7 +24,7 @@ from leaderboard.pages.board_data import Board
 from leaderboard.pages.model_evidence import WHOLE, evidence_csv, evidence_table
 from leaderboard.pages.model_images import PICTURES, pictures, settled, state, words
 from leaderboard.pages.papers import shown
-from leaderboard.rank import TITLES, Row, ball, common_radius, headline_columns
+from leaderboard.rank import Row
 from leaderboard.record_claims import compare
 from leaderboard.seeds import belongs_on_page
 from leaderboard.site import Site
@@ -55,7 +55,7 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, im
     for file, content in exported.items():
         site.write(file, json.dumps(content, indent=2) + "\n")
     text = board.render(
-        "model.html", "../../", row=row, headline=_headline(board), sandwich=charts["sandwich"], radii=charts["radii"],
+        "model.html", "../../", row=row, headline=board.headline, sandwich=charts["sandwich"], radii=charts["radii"],
         on_attacked=_on_attacked(board, row, images), settled=settled(images, board.marks),
         attacked=images.n, distances=images.distances,
         claims=compare(row, board.columns), studies=studies,
@@ -90,23 +90,9 @@ def _shown_radius(track: Track) -> float | None:
     return sorted(radii)[len(radii) // 2] if radii else None
 
 
-def _headline(board: Board) -> list[tuple[str, str, int]]:
-    """Return what the numbers in large are called, in which ball, and their column.
-
-    They are clean accuracy, the robust one that ranks, and robust and certified accuracy at one l2 radius, if the track
-    measures both at one.
-    """
-    names = headline_columns(board.track)
-    if within := common_radius(board.track):
-        ranked = [name for name in names if not name.startswith("certified")]
-        names = list(dict.fromkeys([*ranked, f"robust {within}", f"certified {within}"]))
-    parts = [(name, *name.partition(" ")[::2]) for name in names]
-    return [(TITLES.get(kind, kind), ball(within), board.columns.index(name)) for name, kind, within in parts]
-
-
 def _on_attacked(board: Board, row: Row, images: ImageRadii) -> dict[str, int]:
     """Return by large number counted on more images than were attacked how many of the attacked images it counts."""
-    names = [board.columns[column] for *_, column in _headline(board)]
+    names = [board.columns[column] for *_, column in board.headline]
     counts = {"clean": int(images.right.sum())}
     if "certified" in images.reaches:
         radii = [(name, float(name.split()[-1])) for name in names if name.startswith("certified")]
