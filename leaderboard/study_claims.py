@@ -10,21 +10,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
-from benchmark.records.study import measure_of
 from benchmark.records.study_table import ERROR, Column, Difference, Entry, Table, contrast
-from benchmark.specs.study import MeasureSpec, Study, Value
+from benchmark.specs.study import MeasureSpec, Study, Value, measure_of
 from benchmark.specs.submission import Claim
 from leaderboard.record_claims import Obstacle, obstacle
 
 MOST = 4  # numbers side by side, each with three columns
-# submissions' measures, or parts of them, that are shares of images
-SHARES = {
-    "attention_use", "attention_used", "certified_at", "certified_by", "semantic_content", "unsound_formula",
-    "accuracy within", "broken",
-}  # fmt: skip
 
 Tested = Literal["within", "above", "below"]
 Verdict = Tested | Literal["one seed"] | Obstacle | Literal["not run"]
@@ -150,21 +144,6 @@ def claim_sheet(study: Study, table: Table | None = None, stated: Sequence[Claim
     return ClaimSheet(tuple(every_column[i] for i in kept), tuple(shown)) if shown else None
 
 
-def in_percent(table: Table) -> Table:
-    """Return the table with shares of images marked as such where a submission's own measure counts images."""
-    study = table.study.study
-    shares = [
-        column.share or _counts_images(measure_named(study, column.label), column.label) for column in table.columns
-    ]
-    columns = tuple(replace(column, share=share) for column, share in zip(table.columns, shares, strict=True))
-    return replace(table, columns=columns)
-
-
-def _counts_images(measure: MeasureSpec | None, label: str) -> bool:
-    own = measure is not None and measure.measure in SHARES
-    return own or (measure is not None and not measure.is_function) or label.rpartition(": ")[2] in SHARES
-
-
 def _obstacle(study: Study, column: Column, value: float, n: int, stated: Iterable[Claim]) -> Obstacle | None:
     """Return why a printed number is not comparable with the rebuilt one; None if a claim states it for the same thing."""
     measure = measure_named(study, column.label)
@@ -198,7 +177,7 @@ def declared_columns(study: Study) -> list[Column]:
     columns: list[Column] = []
     for label, value in first_values.items():
         measure = measure_named(study, label)
-        share = _counts_images(measure, label)
+        share = study.is_share(label)
         if isinstance(value, float | int):
             columns.append(Column(label, share))
         else:

@@ -13,7 +13,7 @@ from benchmark.records.points import Points
 from benchmark.records.training import TrainingResult
 from benchmark.runtime import files
 from benchmark.specs.base import Frozen
-from benchmark.specs.study import GridCell, MeasureSpec, Study, Value, Verdicts, run_command
+from benchmark.specs.study import GridCell, MeasureSpec, Study, Value, Verdicts, measure_of, run_command
 from benchmark.specs.submission import Claim, Paper
 
 
@@ -105,13 +105,3 @@ def in_order(study: Study, labels: Iterable[str]) -> list[str]:
         return measures.index(measure_of(label)), drawn.index(label) if label in drawn else len(drawn)
 
     return sorted(labels, key=place)
-
-
-def measure_of(label: str) -> str:
-    """Return the measure that a label belongs to."""
-    return label.partition(": ")[0]
-
-
-def is_named(label: str, measures: tuple[str, ...]) -> bool:
-    """Whether `measures` of a figure name this label: in full, or by its part before a colon."""
-    return any(label == name or label.startswith(f"{name}: ") for name in measures)

@@ -12,7 +12,8 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from benchmark.records.points import Points
-from benchmark.records.study import PublishedStudy, in_order, is_named
+from benchmark.records.study import PublishedStudy, in_order
+from benchmark.specs.study import is_named
 
 
 @dataclass(frozen=True)

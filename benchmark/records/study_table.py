@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from scipy.special import stdtrit
 
-from benchmark.records.study import PublishedStudy, Run, in_order, is_named, measure_of
-from benchmark.specs.study import Value, last_word
+from benchmark.records.study import PublishedStudy, Run, in_order
+from benchmark.specs.study import Value, is_named, last_word, measure_of
 
 ERROR = 0.05
 MOST = 4  # differences that a sentence names
@@ -230,14 +230,13 @@ def sheets(table: Table) -> tuple[Sheet, ...]:
 
 def columns(study: PublishedStudy) -> tuple[Column, ...]:
     """Return the columns of a study's numbers, in the study's order; curves that its figure names in the figure's order."""
-    shares = {measure.label for measure in study.study.measures if not measure.is_function}
     labels = dict.fromkeys(label for run in study.result.runs for label in run.values)
     result: list[Column] = []
     for label in in_order(study.study, labels):
         if (places := study.result.x.get(label)) is None:
-            result.append(Column(label, label in shares))
+            result.append(Column(label, study.study.is_share(label)))
         else:
-            result += [Column(label, label in shares, i, x) for i, x in enumerate(places)]
+            result += [Column(label, study.study.is_share(label), i, x) for i, x in enumerate(places)]
     return tuple(result)
 
 

@@ -114,8 +114,9 @@ class Study(Frozen):
     The cells are the product of `axes` (dotted setting to its values) and of `cells`. `against` chooses the cell with
     which each is compared: the `first` (if axes vary named cells, of the same name), or the `previous`, on which it
     builds. `images` of the track's evaluation images are used, all unless given. `claims` are a paper's numbers by
-    cell and measure, shown and never ranked. `findings` names a function of the submission's findings.py that tests
-    the paper's statements.
+    cell and measure, shown and never ranked. `shares` are the labels of measures of your own that are shares of images:
+    they are shown in percent. `findings` names a function of the submission's findings.py that tests the paper's
+    statements.
     """
 
     title: str
@@ -131,7 +132,13 @@ class Study(Frozen):
     against: Literal["first", "previous"] = "first"
     claims: dict[str, dict[str, Value]] = Field(default={})
     figure: FigureSpec | None = None
+    shares: tuple[str, ...] = ()
     findings: str = Field(default="", pattern=r"^([a-z][a-z0-9_]*)?$")
+
+    def is_share(self, label: str) -> bool:
+        """Return whether a number is a share of images."""
+        counted = tuple(measure.label for measure in self.measures if not measure.is_function)
+        return is_named(label, counted + self.shares)
 
     def grid(self) -> tuple[GridCell, ...]:
         """Return every cell, in order; cells of axes are named after their settings' last words and values."""
@@ -165,6 +172,16 @@ class Study(Frozen):
         if self.figure and self.figure.x and self.figure.x not in self.axes:
             raise ValueError(f"figure.x {self.figure.x!r} is no axis; axes: {', '.join(self.axes) or 'none'}")
         return self
+
+
+def measure_of(label: str) -> str:
+    """Return the measure that a label belongs to."""
+    return label.partition(": ")[0]
+
+
+def is_named(label: str, measures: tuple[str, ...]) -> bool:
+    """Whether `measures` name this label: in full, or by its part before a colon."""
+    return any(label == name or label.startswith(f"{name}: ") for name in measures)
 
 
 def run_command(study: str, track: str) -> str:

@@ -77,6 +77,7 @@ def check(grid: Grid) -> None:
         if cell not in grid.cells:
             raise BenchmarkError(f"{grid.file}: claims: no cell {cell!r}{near_miss(cell, grid.cells)}")
     named = [(f"claims of {cell!r}", label) for cell, claimed in study.claims.items() for label in claimed]
+    named += [("shares", label) for label in study.shares]
     named += [("figure", label) for label in (study.figure.measures if study.figure else ())]
     for place, label in named:
         if label.partition(": ")[0] not in labels:

@@ -9,12 +9,13 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from benchmark.records.finding import Finding
-from benchmark.records.study import PublishedStudy, StudyResult, is_named
+from benchmark.records.study import PublishedStudy, StudyResult
 from benchmark.records.study_points import point_labels
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.submitted import Hear, run
 from benchmark.specs import methods, submissions
+from benchmark.specs.study import is_named
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.studies.grids import Grid
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from benchmark.records.study import measure_of
 from benchmark.records.study_table import Column, Entry, Line, Table
-from benchmark.specs.study import last_word
+from benchmark.specs.study import last_word, measure_of
 from leaderboard.charts.scatter import scatters
 from leaderboard.charts.svg import COLOURS, dot, grid, left_axis, polyline, short, svg, text, ticks
 from leaderboard.charts.violins import violins

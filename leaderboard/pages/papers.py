@@ -23,7 +23,7 @@ from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, headline_columns
 from leaderboard.record_claims import name_of
 from leaderboard.site import Site
-from leaderboard.study_claims import TESTED, VERDICTS, ClaimSheet, Tally, claim_sheet, in_percent
+from leaderboard.study_claims import TESTED, VERDICTS, ClaimSheet, Tally, claim_sheet
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Shown:
 def shown(tables: Iterable[Table], marks: Mapping[str, Reproduced]) -> tuple[tuple[Shown, ...], dict[str, str]]:
     """Return studies as a page shows them, and the CSV files of their points."""
     studies, files = [], {}
-    for table in map(in_percent, tables):
+    for table in tables:
         text, result = points_csv(table.study), table.study.result
         download = f"points-{result.name}.csv" if text else ""
         if text:

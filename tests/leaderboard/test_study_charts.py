@@ -27,7 +27,6 @@ from leaderboard.charts.studies import figures
 from leaderboard.charts.svg import ticks
 from leaderboard.charts.violins import BINS, Violin
 from leaderboard.rank import rank
-from leaderboard.study_claims import in_percent
 
 
 def heights(svg: ElementTree.Element, line: str) -> list[float]:
@@ -67,8 +66,10 @@ def test_ticks_hold_their_values_and_are_few_and_even(low: float, span: float) -
 
 def test_axes_are_named_after_the_measures_parameter_and_shares_are_percent() -> None:
     asked = [{"measure": "clean"}, {"measure": "certified_at", "name": "m", "parameters": {"radii": [0.1, 0.2, 0.4]}}]
-    made = published({"a": [0.5], "b": [0.6]}, {"draw": "curves", "measures": ["m: curve"]}, measures=asked)
-    ((_, chart),) = figures(in_percent(study_table.table(made)))
+    made = published(
+        {"a": [0.5], "b": [0.6]}, {"draw": "curves", "measures": ["m: curve"]}, measures=asked, shares=["m"]
+    )
+    ((_, chart),) = figures(study_table.table(made))
     texts = {element.text: float(element.get("y", "nan")) for element in ET.fromstring(str(chart)).iter("text")}
     assert {"l2 radius, pixels", "percent of images"} <= texts.keys()
     assert texts["a"] - texts["l2 radius, pixels"] >= 12, "the legend stands below the axis' title"

@@ -51,6 +51,7 @@ from leaderboard.reading import read_papers
         ("norm: L2, eps: 0.5", "norm: L2, eps: 9", "the diameter of 1x8x8 images"),
         ("slower, bias off: {", "slower, bias of: {", "no cell 'slower, bias of'; did you mean 'slower, bias off'?"),
         ("{clean: 0.25}", "{clear: 0.25}", "no measure 'clear'; did you mean 'clean'?"),
+        ("images: 10", "images: 10\nshares: [clear]", "shares: no measure 'clear'; did you mean 'clean'?"),
         ("measure: clean}", "measure: clean, cells: [slower]}", "'clean': no cell 'slower'; did you mean 'slower, bias on'"),
         ("{measure: clean}", "{measure: clean, images: 3}", "`images` is for measures of your own"),
         ("{measure: confidence,", "{measure: confidence, images: 11,", "images 11 are more than the 10 of the study"),
