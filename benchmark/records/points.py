@@ -14,22 +14,14 @@ CLASSES = 20  # that marks can tell apart without colour
 Coordinate = Annotated[float, Field(allow_inf_nan=False)]
 
 
-def _from_text(value: object) -> object:
-    return [pair.split(",") for pair in value.split()] if isinstance(value, str) else value
-
-
-def _to_text(points: tuple[tuple[float, float], ...]) -> str:
-    return " ".join(f"{x!r},{y!r}" for x, y in points)
-
-
 class PointClass(Frozen):
     """The points (x, y) of one class. In JSON they are one line of text, `x,y x,y`."""
 
     name: str = Field(min_length=1)
     points: Annotated[
         tuple[tuple[Coordinate, Coordinate], ...],
-        BeforeValidator(_from_text),
-        PlainSerializer(_to_text, when_used="json"),
+        BeforeValidator(lambda text: [pair.split(",") for pair in text.split()] if isinstance(text, str) else text),
+        PlainSerializer(lambda points: " ".join(f"{x!r},{y!r}" for x, y in points), str, when_used="json"),
     ] = Field(min_length=1)
 
 

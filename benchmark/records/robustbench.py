@@ -19,7 +19,6 @@ from pydantic import (
     model_validator,
 )
 
-from benchmark.records.accuracy import Proportion
 from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, explain
@@ -182,22 +181,15 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
         "clean_acc": _percent(record.clean.value),
         "reported": next(map(_percent, claimed), None),
         "autoattack_acc": _percent(alone.value),
-        "footnote": _footnote(record, robust.accuracy),
+        "footnote": f"robust-vit-bench: {record.trust}, track {record.track} version {record.track_version}, {record.n} test "
+        f"images (seed {record.seed}), 95% interval of the robust accuracy {_percent(robust.accuracy.low)} to "
+        f"{_percent(robust.accuracy.high)}, evidence sha256 {record.sha256.get('evidence', '')[:12]}.",
     }
     if robust.accuracy.count < alone.count:
         row["external"] = _percent(robust.accuracy.value)
     if record.reliability:
         row["unreliable"] = bool(record.reliability.failing)
     return row
-
-
-def _footnote(record: Record, robust: Proportion) -> str:
-    evidence = record.sha256.get("evidence", "")[:12]
-    return (
-        f"robust-vit-bench: {record.trust}, track {record.track} version {record.track_version}, {record.n} test images "
-        f"(seed {record.seed}), 95% interval of the robust accuracy {_percent(robust.low)} to "
-        f"{_percent(robust.high)}, evidence sha256 {evidence}."
-    )
 
 
 def _percent(share: float) -> str:

@@ -73,14 +73,13 @@ def method_files(name: str) -> list[Path]:
     Data is every file of the folder except code, text, studies and settings. Code is followed by its imports.
     """
     folder = FOLDER / name
-    beside = [path for path in folder.rglob("*") if path.is_file() and not _about(path.relative_to(folder))]
-    return [folder / "method.py", *sorted(beside)]
-
-
-def _about(path: Path) -> bool:
-    """Return whether a file of a submission's folder, by its path there, is none of its data."""
-    hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
-    return hidden or path.suffix in (".py", ".md") or path == Path("submission.yaml") or path.parts[0] == "studies"
+    data = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        parts = path.relative_to(folder).parts
+        hidden = any(part.startswith((".", "__pycache__")) for part in parts)
+        if not hidden and path.suffix not in (".py", ".md") and parts[0] not in ("studies", "submission.yaml"):
+            data.append(path)
+    return [folder / "method.py", *data]
 
 
 def load_all() -> list[Submission]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmark.specs.components import recipe_files
 from benchmark.specs.rows import Row
 from benchmark.specs.run_settings import TrainRun, run_settings
 from benchmark.steps.base import Outcome, Step, Work
-
-if TYPE_CHECKING:
-    from benchmark.training.checkpoint import TrainingProgress
 
 
 class Train(Step):
@@ -70,6 +67,9 @@ class Train(Step):
             work.say(f"stopped after epoch {done.epoch} of {spec.epochs}, nothing better in {patience}")
         if result.overfitting:
             work.say(result.overfitting.words)
+        history = {"loss": done.losses, "score": done.scores}  # by epoch
+        if done.watched:  # the accuracies under the attack trained on and under PGD
+            history |= {"trained": [a for a, _ in done.watched], "pgd": [b for _, b in done.watched]}
         weights = save(best)
         return Outcome(
             fields={
@@ -77,15 +77,9 @@ class Train(Step):
                 "sha256": {"weights": files.sha256_bytes(weights)},
                 "wall": wall,
             },
-            files={"model.safetensors": weights, "history.json": files.to_json(_history(done))},
+            files={"model.safetensors": weights, "history.json": files.to_json(history)},
             summary=f"{result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}",
         )
-
-
-def _history(done: TrainingProgress) -> dict[str, list[float]]:
-    """Return losses and scores by epoch; for training against an attack also the accuracies under it and under PGD."""
-    watched = {"trained": [a for a, _ in done.watched], "pgd": [b for _, b in done.watched]} if done.watched else {}
-    return {"loss": done.losses, "score": done.scores, **watched}
 
 
 step = Train
