@@ -108,9 +108,8 @@ def test_every_file_that_a_recipe_runs_is_a_dependency_of_its_stage(recipe) -> N
 def test_bad_recipes_are_refused(recipe, old, new, message) -> None:
     assert old in RECIPE
     recipe(RECIPE.replace(old, new, 1).replace("clip_norm: 1", "clip_norm: 0").replace("sam: 0.05", "sam: 0"))
-    with pytest.raises(BenchmarkError, match=message) as raised:
+    with pytest.raises(BenchmarkError, match=message):
         run_stage("train", *NAMES)
-    assert "\n" not in str(raised.value)
     assert not (ROW / "train").exists()
 
 
