@@ -9,12 +9,10 @@ from typing import Any
 import components
 import pytest
 import torch
+from tiny_models import attentive
 from torch import nn
 
-from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_weights import attention_weights
-from benchmark.layers.residual import Residual
-from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
 from benchmark.training.fitting import check_recipe
@@ -25,13 +23,6 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "spectral_norm": {"factor": 0.1},
 }
 PENALTIES = components.names("training/penalties", "penalty")
-
-
-def model() -> nn.Sequential:
-    torch.manual_seed(0)
-    attention = Residual(nn.Sequential(nn.LayerNorm(8), SelfAttention(8, 2)))
-    mlp = Residual(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)))
-    return nn.Sequential(Patchify(3), nn.Linear(9, 8), attention, mlp, MeanPool(), nn.Linear(8, 4))
 
 
 def given(name: str) -> dict[str, Any]:
@@ -48,7 +39,7 @@ def penalty(name: str, network: nn.Module) -> Penalty:
 
 @pytest.mark.parametrize("name", PENALTIES)
 def test_it_is_a_scalar_with_a_gradient_whose_state_is_its_own(name) -> None:
-    network = model()
+    network = attentive()
     found = penalty(name, network)
     assert isinstance(found, Penalty)
     assert not list(found.parameters()), "the model's weights are none of its own"
@@ -66,7 +57,7 @@ def test_it_is_a_scalar_with_a_gradient_whose_state_is_its_own(name) -> None:
 @pytest.mark.parametrize("name", PENALTIES)
 def test_it_draws_nothing_and_follows_its_state(name) -> None:
     """Equal states give equal values, and the run's random numbers are not touched."""
-    network = model()
+    network = attentive()
     first, second = penalty(name, network), penalty(name, network)
     state = torch.get_rng_state()
     for _ in range(3):
@@ -78,7 +69,7 @@ def test_it_draws_nothing_and_follows_its_state(name) -> None:
 
 @pytest.mark.parametrize("name", PENALTIES)
 def test_it_follows_weights_that_move(name) -> None:
-    network = model()
+    network = attentive()
     found = penalty(name, network)
     before = found().item()
     with torch.no_grad():

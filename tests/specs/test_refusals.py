@@ -122,6 +122,7 @@ TRACKS = [
     ({"corruptions": {"names": ["fog"]}}, "colour images of 32x32 pixels or more, these are 1x8x8"),
     ({"corruptions": {"severitys": [1]}}, "corruptions.severitys"),
     ({"suites": {"a": [FGSM], "b": [FGSM]}}, "fgsm-Linf-0.15 stands twice"),
+    ({"suites": {"standard": [PGD | {"eps": 128}]}}, "L2 eps 128 is above 8, the diameter of 1x8x8 images"),
     ({"development": {"standard": []}}, "a suite standard is published"),
     ({"development": {"adaptive": []}}, "a suite adaptive is published"),
     ({"suites": {"adaptive": []}}, "the suite adaptive is each row's own"),

@@ -36,10 +36,10 @@ class Network(nn.Module):
         return self.out(functional.gelu(self.hidden(x.flatten(1) - 0.4)))
 
 
-def train(model: nn.Module, steps: int, seed: int) -> None:
-    """Whole-batch steps on the cross-entropy; leaves the model frozen."""
+def train(model: nn.Module, steps: int, seed: int, weight_decay: float = 0.0) -> None:
+    """Train by whole-batch steps on the cross-entropy, and freeze the model."""
     images, labels = blobs(400, seed=seed)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01, weight_decay=weight_decay)
     for _ in range(steps):
         optimizer.zero_grad()
         functional.cross_entropy(model(images), labels).backward()
