@@ -267,7 +267,7 @@ code that changed while a step ran: != inputs or digests != inputs["code"] => !=
 a result that was touched is kept: files.sha256_file(folder / name) == digest => True
 [steps] tests/steps/test_pretrained.py
 weights of others pass for trained here: "re-evaluated" if started.weights else "rebuilt" => "rebuilt"
-[steps] tests/steps/test_open_division.py -k closed
+[steps] tests/specs/test_rules.py -k closed
 random models are smoothed: super().applies(row) and row.submission.division == "closed" => super().applies(row)
 [steps] tests/steps/test_attack.py -m slow -k refutes
 the gate left out: evidence.check_sandwich(merged, row.name) => merged

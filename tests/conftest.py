@@ -114,3 +114,13 @@ def linear_row(linear_trained: Project, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(project.root)
     monkeypatch.setattr("benchmark.evaluation.evidence.probed", lambda _: {})
     return project
+
+
+@pytest.fixture
+def linear_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Change to a project with a submission of the linear model, not yet run."""
+    import tiny_linear_row
+
+    project = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(project.root)
+    return project

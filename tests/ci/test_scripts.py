@@ -11,20 +11,15 @@ from pathlib import Path
 
 import pytest
 import tiny_linear_row
-from tiny_project import ROOT, Project
+from tiny_project import ROOT, Project, git
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 ROW = "Tiny2026Linear-small"
 
 
-def git(project: Project, *arguments: str) -> None:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-    subprocess.run(["git", *identity, *arguments], cwd=project.root, check=True, capture_output=True)
-
-
 def commit(project: Project, words: str) -> None:
-    git(project, "add", "--all")
-    git(project, "commit", "-qm", words)
+    git("add", "--all", cwd=project.root)
+    git("commit", "-qm", words, cwd=project.root)
 
 
 def script(project: Project, name: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], str]:
@@ -45,14 +40,14 @@ def main(tmp_path_factory) -> Project:
     project.rvb("repro", "--track", "tiny")
     project.rvb("publish", ROW, "--track", "tiny")
     commit(project, "one")
-    git(project, "branch", "-M", "main")
+    git("branch", "-M", "main", cwd=project.root)
     return project
 
 
 @pytest.fixture
 def branch(main, tmp_path) -> Project:
     project = main.copy(tmp_path / "project")
-    git(project, "switch", "-qc", "mine")
+    git("switch", "-qc", "mine", cwd=project.root)
     return project
 
 

@@ -9,6 +9,7 @@ import command
 import pytest
 import tiny_linear_row
 import tiny_record
+from tiny_project import edit
 from typer.testing import Result
 
 ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
@@ -17,13 +18,11 @@ TRACK = tiny_linear_row.TRACK.replace("suites:\n", SUITES).replace("radii: []", 
 
 
 @pytest.fixture(autouse=True)
-def _project(tmp_path, monkeypatch) -> None:
+def _project(linear_new) -> None:
     """A track of two rows, as working directory; neither is built."""
-    monkeypatch.chdir(tiny_linear_row.new(tmp_path / "project").root)
     Path("benchmark/tracks/tiny.yaml").write_text(TRACK)
     shutil.copytree("submissions/Tiny2026Linear", "submissions/Tiny2026Other")
-    text = Path("submissions/Tiny2026Other/submission.yaml").read_text()
-    Path("submissions/Tiny2026Other/submission.yaml").write_text(text.replace("Tiny2026Linear", "Tiny2026Other"))
+    edit("submissions/Tiny2026Other/submission.yaml", "Tiny2026Linear", "Tiny2026Other")
 
 
 def put(row: str, robust: int, published: bool = False, certified: bool = True) -> None:

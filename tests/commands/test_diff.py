@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from functools import partial
 from pathlib import Path
 
 import command
 import pytest
+import tiny_project
 import tiny_record
 from tiny_linear_row import TRACK
-from tiny_project import Project
+from tiny_project import Project, git
 from typer.testing import Result
 
 from benchmark.runtime import files
@@ -18,10 +18,6 @@ from benchmark.runtime import files
 ROW = "Tiny2026Net-small"
 PUBLISHED, BUILT = Path("leaderboard/results/tiny"), Path("work/tiny") / ROW / "record"
 NAME = "autoattack-Linf-0.15"
-
-
-def git(*arguments: str) -> None:
-    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True, capture_output=True)
 
 
 @pytest.fixture(autouse=True)
@@ -145,8 +141,7 @@ def test_a_row_counts_by_what_its_steps_read(tmp_path) -> None:
     extra = yaml.read_text().partition("variants:\n")[2].replace("  small:", "  extra:")
     yaml.write_text(yaml.read_text() + extra.replace("    tracks", "    default: false\n    tracks"))
 
-    def git(*arguments: str) -> None:
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=project.root, check=True)
+    git = partial(tiny_project.git, cwd=project.root)
 
     def changed(*options: str) -> list[str]:
         return project.rvb("diff", "--changed-rows", *options).stdout.split("\n")[:-1]

@@ -163,11 +163,10 @@ def test_what_we_write_we_read_back(tmp_path, cifar, alone, least) -> None:
         exported(attacked(53, 53), cifar, ThreatModel(norm="L2", eps=0.5))
 
 
-def test_imported_rows_reach_the_board_through_the_pipeline(tmp_path, monkeypatch) -> None:
+def test_imported_rows_reach_the_board_through_the_pipeline(linear_new, tmp_path) -> None:
     from benchmark.commands.main import app
     from benchmark.pipeline import generate
 
-    monkeypatch.chdir(tiny_linear_row.new(tmp_path / "project").root)
     Path("benchmark/tracks/tiny.yaml").write_text(tiny_linear_row.TRACK + "robustbench: cifar10\n")
     put(tmp_path / "clone", "Engstrom2019Robustness", "L2", eps="0.5")
     put(tmp_path / "clone", "Ding2020MMA", "L2", eps="128/255")

@@ -70,11 +70,13 @@ def test_every_model_of_a_submission_is_a_torch_module() -> None:
             assert isinstance(methods.build(submission, variant, tracks.load("digits")), nn.Module)
 
 
-def test_every_row_of_a_track_is_smoothed_when_the_track_says_so() -> None:
+def test_every_closed_row_of_a_track_is_smoothed_when_the_track_says_so() -> None:
     for name in ("Wong2020Fast-linf", "Havens2024LoFAST-mean_pool"):
         row = load_row("digits", name)
         assert stage_names("digits", name)[-4:] == ["smooth", "pictures", "attention", "collect"]
         without = dataclasses.replace(row, track=row.track.model_copy(update={"smoothing": None}))
-        assert "smooth" not in [step.name for step in protocol.plan(without)]
+        opened = dataclasses.replace(row, submission=row.submission.model_copy(update={"division": "open"}))
+        for other in (without, opened):
+            assert "smooth" not in [step.name for step in protocol.plan(other)]
         assert Path("benchmark/certificates/smoothing.py") in stage_code("smooth", "digits", name)
         assert Path("benchmark/certificates/smoothing.py") not in stage_code("train", "digits", name)

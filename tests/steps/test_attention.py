@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -115,17 +115,22 @@ def test_patterns_of_a_network_that_reports_none_are_named_and_broken_columns_to
         assert f"{line}:  -> " in found()["lines"]
 
 
-def test_a_count_that_the_evidence_does_not_have_is_named(row) -> None:
-    def change(content: dict) -> None:
-        content["attention"]["none"]["changed"] += 1
+CHANGED = "predictions that change when attention is replaced"
 
+
+def one_more(part: str) -> Callable[[dict], object]:
+    """Return a change of a Record: one more changed prediction."""
+    return lambda content: content["attention"][part].update(changed=content["attention"][part]["changed"] + 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [(one_more("none"), CHANGED), (lambda content: content.pop("attention"), "uniform attention: none -> ")],
+    ids=["a count that the evidence does not have", "left out"],
+)
+def test_a_record_that_says_otherwise_is_named(row, change, line) -> None:
     change_json(RECORD, change)
-    assert any(line.startswith("predictions that change when attention is replaced") for line in found()["lines"])
-
-
-def test_a_record_that_leaves_it_out_is_named(row) -> None:
-    change_json(RECORD, lambda content: content.pop("attention"))
-    assert any(line.startswith("uniform attention: none -> ") for line in found()["lines"])
+    assert any(words.startswith(line) for words in found()["lines"])
 
 
 def test_patterns_that_layers_make_known_are_replaced_by_their_mean_and_by_another_images(
@@ -145,12 +150,8 @@ def test_patterns_that_layers_make_known_are_replaced_by_their_mean_and_by_anoth
         assert f"image 3: {name.replace('_', ' ')}: {(before + 1) % 10} -> {before}" in found()["lines"]
         for path, data in honest.items():
             path.write_bytes(data)
-
-    def change(content: dict) -> None:
-        content["attention"]["mean"]["changed"] += 1
-
-    change_json(RECORD, change)
-    assert any(line.startswith("predictions that change when attention is replaced") for line in found()["lines"])
+    change_json(RECORD, one_more("mean"))
+    assert any(line.startswith(CHANGED) for line in found()["lines"])
 
 
 def test_a_network_without_attention_leaves_nothing(linear_row) -> None:

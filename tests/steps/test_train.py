@@ -31,10 +31,8 @@ RECIPE = """\
 
 
 @pytest.fixture
-def recipe(tmp_path, monkeypatch):
+def recipe(linear_new):
     """Write a recipe into the submission of a project with data, not yet trained."""
-    project = tiny_linear_row.new(tmp_path / "project")
-    monkeypatch.chdir(project.root)
     run_stage("data", "tiny")
     path = Path("submissions/Tiny2026Linear/submission.yaml")
     assert PLAIN in path.read_text()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from pathlib import Path
 
 import tiny_linear_row
 import torch
-from tiny_project import Project, edit
+from tiny_project import Project, edit, git
 from torch import nn
 
 from benchmark.pipeline import generate, inputs
@@ -57,19 +56,9 @@ def new(root: Path, *variants: str) -> Project:
     edit(root / ".dvc/config", "[core]\n", "[core]\n    remote = store\n")
     with (root / ".dvc/config").open("a") as config:
         config.write(f"['remote \"store\"']\n    url = {root.parent / 'remote'}\n")
-    commit(project)
+    git("add", "-A", cwd=root)
+    git("commit", "-qm", "As it stands", cwd=root)
     return project
-
-
-def commit(project: Project) -> str:
-    """Commits all that is not ignored; the commit's name."""
-    git(project, "add", "-A")
-    git(project, "-c", "user.name=Nobody", "-c", "user.email=nobody@localhost", "commit", "-qm", "As it stands")
-    return git(project, "rev-parse", "HEAD").strip()
-
-
-def git(project: Project, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=project.root, check=True, capture_output=True, text=True).stdout
 
 
 def locks(project: Project) -> dict[str, bytes]:

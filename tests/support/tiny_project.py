@@ -76,7 +76,7 @@ class Project:
             if track.stem != "digits":
                 track.unlink()
         (root / "benchmark" / "tracks" / "tiny.yaml").write_text(TINY_TRACK)
-        subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+        git("init", "-q", cwd=root)
         return cls(root)
 
     def copy(self, root: Path) -> Project:
@@ -127,6 +127,12 @@ class Project:
         folder = self.root / "work" / "tiny" / row
         found = (p for p in folder.rglob("*") if p.is_file() and "times" not in p.parts)
         return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(found)}
+
+
+def git(*arguments: str, cwd: Path | None = None) -> str:
+    """Run git, with a committer of no particular name; return what it prints."""
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+    return subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
 
 
 def edit(path: Path | str, old: str, new: str) -> None:
