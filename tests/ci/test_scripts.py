@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import tiny_linear_row
-from tiny_project import ROOT, Project, git
+from tiny_project import ROOT, Project, edit, git
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 ROW = "Tiny2026Linear-small"
@@ -58,8 +58,8 @@ def test_a_pull_request_builds_the_rows_that_it_touches(branch) -> None:
     assert done.returncode == 0, done.stderr
     assert "Rows of tiny whose code or settings the branch changes: none." in summary
     branch.rvb("new", "Doe2026Tiny")
-    yaml = branch.root / "submissions/Doe2026Tiny/submission.yaml"
-    yaml.write_text(yaml.read_text().replace("digits:", "tiny:").replace("epochs: 20", "epochs: 2"))
+    for old, new in (("digits:", "tiny:"), ("epochs: 20", "epochs: 2")):
+        edit(branch.root / "submissions/Doe2026Tiny/submission.yaml", old, new)
     branch.rvb("pipeline")
     commit(branch, "a row")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tiny_linear_row import METHOD, NAMES, SUBMISSION
+from tiny_project import edit
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app
@@ -32,8 +33,7 @@ def to_folder(name: str) -> Callable[[], None]:
 
 
 def settings(old: str, new: str) -> Callable[[], object]:
-    path = OTHER / "submission.yaml"
-    return lambda: path.write_text(path.read_text().replace(old, new))
+    return lambda: edit(OTHER / "submission.yaml", old, new)
 
 
 def method(text: str) -> Callable[[], object]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from pydantic import ValidationError
+from tiny_project import edit
 from tiny_training import spec
 
 from benchmark.runtime import yaml_file
@@ -200,8 +201,7 @@ def test_bad_files_of_a_submission_get_one_line(folder, name, text, message) -> 
     path = folder / name
     path.mkdir() if text is None else path.write_text(text)
     if "scaled" in name:
-        settings = folder / "submission.yaml"
-        settings.write_text(settings.read_text().replace("objective: adversarial", f"objective: {path.stem}"))
+        edit(folder / "submission.yaml", "objective: adversarial", f"objective: {path.stem}")
     refused(lambda: submissions.load(NAME), message)
 
 

@@ -15,7 +15,7 @@ import yaml
 from safetensors.torch import load_file
 from stages import run_stage, stage_code, stage_names
 from tiny_linear_row import CONTRIBUTED, EXACT, HEAD, NAMES, ROW, TRACK, readme_example, record, robust
-from tiny_project import Project
+from tiny_project import Project, append
 
 from benchmark import protocol
 from benchmark.pipeline import generate, inputs
@@ -138,8 +138,7 @@ def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> 
 
 def test_a_radius_that_a_contributed_attack_alone_refutes_is_never_published(linear_row) -> None:
     robust(linear_row, EXACT)
-    submission = Path("submissions/Tiny2026Linear/submission.yaml")
-    submission.write_text(submission.read_text() + "        certificate: {name: lipschitz}\n")
+    append("submissions/Tiny2026Linear/submission.yaml", "        certificate: {name: lipschitz}\n")
     run_stage("certify", *NAMES)
     before = robust(linear_row), (ROW / "record/record.json").read_bytes()
     papers, adaptive = (pq.read_table(ROW / name / "evidence.parquet") for name in ("attack-papers", "attack-adaptive"))

@@ -13,6 +13,7 @@ import pytest
 import tiny_linear_row
 from stages import run_stage
 from tiny_linear_row import NAMES, record
+from tiny_project import append
 from tiny_verified import BY_IMAGE, EVIDENCE, RECORD, change_column, change_json, found, sign
 
 from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS
@@ -48,8 +49,7 @@ def run_with(method: str, root: Path, *, certified: bool = False) -> Path:
     folder = project.root / "submissions/Tiny2026Linear"
     (folder / "method.py").write_text(method)
     if certified:  # so that the network is rebuilt from its layers, whose patterns are then seen
-        declared = folder / "submission.yaml"
-        declared.write_text(declared.read_text() + "        certificate: {name: lipschitz}\n")
+        append(folder / "submission.yaml", "        certificate: {name: lipschitz}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project.root)
         tiny_linear_row.run()

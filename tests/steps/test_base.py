@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from stages import run_stage, stage_names
 from tiny_linear_row import NAMES, ROW
-from tiny_project import edit
+from tiny_project import append, edit
 
 from benchmark import protocol
 from benchmark.pipeline import inputs
@@ -174,8 +174,7 @@ def test_a_row_is_prepared_trained_and_certified_without_dvc_and_robustbench(lin
     track = "benchmark/tracks/tiny.yaml"
     edit(track, "suites:\n", "suites:\n  standard:\n    - {attack: autoattack, norm: Linf, eps: 0.15}\n")
     edit(track, "certified_radii: []", "certified_radii: [0.1]")
-    with Path("submissions/Tiny2026Linear/submission.yaml").open("a") as submission:
-        submission.write("        certificate: {name: lipschitz}\n")
+    append("submissions/Tiny2026Linear/submission.yaml", "        certificate: {name: lipschitz}\n")
     command = [sys.executable, "-c", BLOCKED]
     ended = subprocess.run(command, env=linear_new.environment(), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr

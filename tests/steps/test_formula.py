@@ -6,6 +6,7 @@ import pytest
 import tiny_linear_row
 import torch
 from stages import run_stage
+from tiny_project import append, edit
 from torch import nn
 
 from benchmark import protocol
@@ -45,10 +46,8 @@ def test_unknown_formulas_and_layers_are_refused() -> None:
 
 @pytest.mark.slow
 def test_a_record_shows_a_formula_and_counts_nothing_of_it(linear_row) -> None:
-    path = linear_row.root / "submissions/Tiny2026Linear/submission.yaml"
-    path.write_text(path.read_text() + "        unsound_formulas: [certvit, certvit_released]\n")
-    track = linear_row.root / "benchmark/tracks/tiny.yaml"
-    track.write_text(track.read_text().replace("certified_radii: []", "certified_radii: [0.01, 0.1]"))
+    append("submissions/Tiny2026Linear/submission.yaml", "        unsound_formulas: [certvit, certvit_released]\n")
+    edit("benchmark/tracks/tiny.yaml", "certified_radii: []", "certified_radii: [0.01, 0.1]")
     for name in ("attack-papers", "formula", "reliability", "collect"):
         run_stage(name, *tiny_linear_row.NAMES)
     record = tiny_linear_row.record()

@@ -136,10 +136,15 @@ def git(*arguments: str, cwd: Path | None = None) -> str:
 
 
 def edit(path: Path | str, old: str, new: str) -> None:
-    """Writes `new` wherever the file has `old`, which it must have."""
+    """Write `new` wherever the file has `old`, which it must have."""
     text = Path(path).read_text()
     assert old in text
     Path(path).write_text(text.replace(old, new))
+
+
+def append(path: Path | str, text: str) -> None:
+    with Path(path).open("a") as file:
+        file.write(text)
 
 
 def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], Project]) -> Project:

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from stages import run_stage
 from tiny_linear_row import NAMES, ROW
-from tiny_project import Project, edit
+from tiny_project import Project, append, edit
 from typer.testing import Result
 
 from benchmark.data.images import evaluation_split
@@ -36,11 +36,10 @@ SUITE = "  more:\n    - {attack: fgsm, norm: Linf, eps: 0.05}\n"
 def new(root: Path) -> Project:
     """The project, not yet run; the probes look into the Linf ball, so that l2 is left to weak attacks."""
     project = tiny_linear_row.new(root)
-    track, folder = project.root / "benchmark/tracks/tiny.yaml", project.root / "submissions/Tiny2026Linear"
-    text = track.read_text().replace("development:\n", f"{SUITE}development:\n")
-    track.write_text(text.replace("certified_radii: []", "certified_radii: [0.1, 0.3]"))
-    text = (folder / "submission.yaml").read_text()
-    (folder / "submission.yaml").write_text(text + "        certificate: {name: lipschitz}\n")
+    track = project.root / "benchmark/tracks/tiny.yaml"
+    edit(track, "development:\n", f"{SUITE}development:\n")
+    edit(track, "certified_radii: []", "certified_radii: [0.1, 0.3]")
+    append(project.root / "submissions/Tiny2026Linear/submission.yaml", "        certificate: {name: lipschitz}\n")
     return project
 
 
