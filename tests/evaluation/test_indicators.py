@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import shutil
 from functools import cache
 
 import numpy as np
@@ -13,14 +12,10 @@ import torch
 from masked_networks import Random, Rounded, Saturated, Shattered, Uphill, blobs, train, trained
 from safetensors.torch import load, save
 from searched import draws
-from stages import run_stage, stage_names
-from tiny_linear_row import NAMES, ROW
 from torch import nn
 
 from benchmark.evaluation import indicators, probes
 from benchmark.evaluation.indicators import Ran, allowance
-from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs import tracks
 from benchmark.specs.threat import AttackSpec, ThreatModel
 
 pytestmark = pytest.mark.slow
@@ -208,17 +203,6 @@ def test_images_wrong_when_clean_do_not_count_and_without_a_right_one_there_are_
     assert "none of 100" in only.measured
     assert indicators.step_curve(results) == indicators.radius_curve(results, balls) == ()
     assert indicators.gradient_norms(results) is None
-
-
-def test_the_stage_names_what_is_missing(linear_row, monkeypatch) -> None:
-    shutil.rmtree(ROW / "attack-papers")
-    with pytest.raises(BenchmarkError, match=r"attack-papers is missing; run `rvb repro`"):
-        run_stage("reliability", *NAMES)
-    track = tracks.load("tiny").model_copy(update={"suites": {}})
-    monkeypatch.setattr(tracks, "load", lambda _name: track)
-    assert "reliability" not in stage_names(*NAMES)
-    with pytest.raises(BenchmarkError, match="track tiny declares no attack in a ball larger than a point"):
-        run_stage("reliability", *NAMES)
 
 
 def ran(attack: str, broke: int, eps: float = 0.1, norm: str = "Linf", first: int = 0, **more) -> Ran:

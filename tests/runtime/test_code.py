@@ -154,16 +154,6 @@ def test_a_damaged_table_of_what_was_parsed_is_made_anew(damage, parse) -> None:
     assert code.KEPT.read_bytes() == whole
 
 
-def test_a_table_of_what_was_parsed_that_grew_too_long_begins_anew(parse) -> None:
-    path = Path("method.py")
-    path.write_text("X = 1\n")
-    parse(path)
-    code._kept().update({str(number): ("", True, []) for number in range(5_000)})
-    files.write(code.KEPT, code.to_keep())
-    first = parse(path)
-    assert [digest for digest, *_ in code._kept().values()] == [first]
-
-
 @pytest.mark.slow
 @pytest.mark.long
 def test_inputs_are_what_the_steps_really_import(project) -> None:

@@ -9,11 +9,9 @@ from stages import run_stage
 from tiny_project import append, edit
 from torch import nn
 
-from benchmark import protocol
 from benchmark.certificates.unsound_paper_formula import FORMULAS, unsound_radius
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.rows import load_row
 
 
 def network() -> nn.Sequential:
@@ -57,8 +55,3 @@ def test_a_record_shows_a_formula_and_counts_nothing_of_it(linear_row) -> None:
     assert {*shown} == {"certvit", "certvit_released"}
     assert {*shown["certvit"]["reached"]} == {"0.01", "0.1"}
     assert 0 < shown["certvit"]["reached"]["0.01"] <= record.clean.value
-
-
-def test_a_row_without_formulas_has_no_such_stage() -> None:
-    with pytest.raises(BenchmarkError, match="names no `unsound_formulas`"):
-        protocol.planned(load_row("digits", "Wong2020Fast-linf"), "formula")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import command
 import pyarrow.parquet as pq
 import pytest
 import tiny_linear_row
@@ -97,6 +98,8 @@ def test_a_model_without_gradients_ends_and_says_so(odd_row, request) -> None:
         assert any("the model gives no gradient" in words for words in attack.warnings) == none_at_all
     assert odd_row.reliability
     assert odd_row.reliability.failing
+    shown = command.rvb("show", NAMES[1], "--track", "tiny").output
+    assert all(f'warning: "{indicator.name}" fails: ' in shown for indicator in odd_row.reliability.failing)
 
 
 @pytest.mark.slow
