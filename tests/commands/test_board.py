@@ -9,8 +9,8 @@ import command
 import pytest
 import tiny_linear_row
 import tiny_record
+from command import tiny_rvb as rvb
 from tiny_project import edit
-from typer.testing import Result
 
 ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
 SUITES = "suites:\n  standard: [{attack: autoattack, norm: Linf, eps: 0.15}]\n"
@@ -29,10 +29,6 @@ def put(row: str, robust: int, published: bool = False, certified: bool = True) 
     made = tiny_record.changed("robust", 0, "accuracy", to=tiny_record.proportion(robust))
     update = {"submission": row.partition("-")[0]} | ({} if certified else {"certified": ()})
     tiny_record.write(made.model_copy(update=update), published=published)
-
-
-def rvb(*arguments: str) -> Result:
-    return command.rvb(*arguments, "--track", "tiny")
 
 
 def cells(output: str) -> dict[str, list[str]]:

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tiny_record
+from command import tiny_error as error
+from command import tiny_rvb as rvb
 from tiny_linear_row import METHOD, SUBMISSION, TRACK
 from tiny_project import ROOT, edit
-from typer.testing import Result
 
 from benchmark.commands import regress, verify
 from benchmark.pipeline import generate
@@ -59,14 +60,6 @@ def put_better(row: str) -> None:
 
 def record_file(row: str) -> Path:
     return Path("work/tiny") / row / "record" / "record.json"
-
-
-def rvb(*arguments: str) -> Result:
-    return command.rvb(*arguments, "--track", "tiny")
-
-
-def error(*arguments: str) -> str:
-    return command.error(*arguments, "--track", "tiny")
 
 
 def test_all_rows_are_published_with_their_machine_and_regress_finds_them_the_same(published) -> None:

@@ -10,7 +10,8 @@ import pkgutil
 
 import pytest
 import torch
-from tiny_layers import CURVED, LINEAR
+from mutations import Loud
+from tiny_layers import CURVED, LINEAR, Doubled
 from torch import nn
 
 import benchmark.layers
@@ -129,19 +130,6 @@ def test_a_rebuilt_submission_has_the_same_logits_and_undeclared_layers_are_refu
     assert torch.equal(made(images), model(images))
     cache_weights(model)
     assert torch.equal(made(images), model(images))
-
-
-class Doubled(nn.Linear):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return 2 * super().forward(x)
-
-
-class Loud(torch.Tensor):
-    """A parameter that triples every result of an operation with it."""
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        return super().__torch_function__(func, types, args, kwargs or {}) * 3
 
 
 def tampered(change) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,8 +51,7 @@ def run_with(method: str, root: Path, *, certified: bool = False) -> Path:
     (folder / "method.py").write_text(method)
     if certified:  # so that the network is rebuilt from its layers, whose patterns are then seen
         append(folder / "submission.yaml", "        certificate: {name: lipschitz}\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(project.root)
+    with contextlib.chdir(project.root):
         tiny_linear_row.run()
         if certified:
             run_stage("certify", *NAMES)

@@ -15,7 +15,6 @@ import pytest
 from benchmark import protocol
 from benchmark.commands.pipeline import step
 from benchmark.pipeline import inputs
-from benchmark.protocol import STEPS
 from benchmark.runtime import code
 from benchmark.specs.rows import load_row
 from benchmark.studies import grids
@@ -91,12 +90,6 @@ def stage_processes(project, stage: str, forks: bool = False) -> list[int]:
 
 
 LOADS_STUDY = "from benchmark.studies import grids"
-
-
-def planned_steps(project, row: str) -> list[str]:
-    """Return the steps of a row that have inputs files, in order."""
-    names = [path.stem for path in project.root.glob(f"work/*/inputs/{row}/*.json")]
-    return sorted(names, key=lambda name: ([*STEPS].index(name.partition("-")[0]), name))
 
 
 def planned_code(project, subject: str, name: str) -> set[str]:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import tiny_verified
+from command import tiny_rvb as rvb
 from stages import run_stage
 from tiny_project import Project, built_once, edit
-from tiny_verified import BY_IMAGE, EVIDENCE, FGSM, NAME, PGD, RECORD, change_column, change_json, found, rvb, sign
+from tiny_verified import BY_IMAGE, EVIDENCE, FGSM, NAME, PGD, RECORD, change_column, change_json, found, sign
 
 from benchmark.evaluation import evidence as counting
 from benchmark.records.per_image import PerImage

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from command import tiny_error as error
+from command import tiny_rvb as rvb
 from safetensors.torch import load_file, save_file
 from tiny_verified import (
     BY_IMAGE,
@@ -21,9 +23,7 @@ from tiny_verified import (
     change_tensors,
     clean,
     nearest,
-    rvb,
 )
-from tiny_verified import refused as error
 from typer.testing import Result
 
 from benchmark.pipeline import generate

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from command import tiny_rvb as rvb
 from safetensors.torch import load_file, save_file
 from tiny_verified import (
     BY_IMAGE,
@@ -25,7 +26,6 @@ from tiny_verified import (
     change_json,
     change_tensors,
     found,
-    rvb,
     sign,
 )
 

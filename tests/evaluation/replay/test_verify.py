@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from command import tiny_error as error
+from command import tiny_rvb as rvb
 from tiny_models import Through
 from tiny_project import edit
 from tiny_verified import (
@@ -28,8 +30,6 @@ from tiny_verified import (
     change_json,
     change_tensors,
     found,
-    refused,
-    rvb,
     sign,
 )
 
@@ -182,11 +182,11 @@ def test_what_cannot_be_asked_for_is_one_line() -> None:
         (NAME, "--write"): "--write keeps what --adversarial breaks",
         ("Tiny2026Linear-smal",): "did you mean 'Tiny2026Linear-small'?",
     }.items():
-        assert words in refused("verify", *arguments)
+        assert words in error("verify", *arguments)
     shutil.rmtree(PUBLISHED)
     assert "no row of tiny is published; nothing was verified" in rvb("verify", "--all").output
     shutil.rmtree("work/tiny")
-    assert refused("verify", NAME) == f"{NAME} is neither built here nor published on tiny; run `rvb repro {NAME}`"
+    assert error("verify", NAME) == f"{NAME} is neither built here nor published on tiny; run `rvb repro {NAME}`"
 
 
 def test_of_a_row_that_changed_only_the_record_itself_is_checked() -> None:
