@@ -174,6 +174,7 @@ def test_a_row_is_prepared_trained_and_certified_without_dvc_and_robustbench(lin
     track = "benchmark/tracks/tiny.yaml"
     edit(track, "suites:\n", "suites:\n  standard:\n    - {attack: autoattack, norm: Linf, eps: 0.15}\n")
     edit(track, "certified_radii: []", "certified_radii: [0.1]")
+    edit(track, "images: 20", "images: 6")
     append("submissions/Tiny2026Linear/submission.yaml", "        certificate: {name: lipschitz}\n")
     command = [sys.executable, "-c", BLOCKED]
     ended = subprocess.run(command, env=linear_new.environment(), capture_output=True, text=True)

@@ -100,6 +100,7 @@ def test_a_model_without_gradients_ends_and_says_so(odd_row, request) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("odd_row", ["gradient not finite"], indirect=True)
 def test_gradients_that_are_not_finite_count_as_none(odd_row) -> None:
     assert "no usable input gradient" in said(odd_row)

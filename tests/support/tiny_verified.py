@@ -58,7 +58,7 @@ def run() -> None:
     assert rvb("publish", NAME).exit_code == 0
 
 
-def found(*arguments: str) -> dict[str, Any]:
+def verification(*arguments: str) -> dict[str, Any]:
     """What `rvb verify --json` says of the row's only Record, or of the first; contradictions as lines without the row. Two
     certificates are made again unless `arguments` say otherwise.
     """
