@@ -277,7 +277,7 @@ the sandbox of one step for that of all: if p in str(value) => if p in str(befor
 a cell from weights of another seed: networks[init.cell, seed] if => networks[init.cell, self.study.seeds[0]] if
 [studies] tests/studies/test_cells.py -k earlier
 a cell from one that comes later: init.cell not in before => init.cell not in cells
-[studies] tests/studies/test_measuring.py
+[studies] tests/studies/test_points.py -k certified
 certified, though wrong when clean: right & (radii >= radius) => (radii >= radius)
 certified, at the radius itself not: right & (radii >= radius) => right & (radii > radius)
 [studies] tests/studies/test_points.py
