@@ -140,15 +140,6 @@ def tampered(change) -> nn.Module:
     return model
 
 
-class Quiet(nn.Module):
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(x)
-
-
 def forge_cache(model: nn.Sequential) -> None:
     cache_weights(model)
     settings, parameters, weight = model[2].query._cached
@@ -162,7 +153,7 @@ def forge_cache(model: nn.Sequential) -> None:
         lambda model: model[1].register_forward_pre_hook(lambda _module, inputs: (2 * inputs[0],)),
         lambda model: setattr(model[1], "forward", lambda x: 2 * x),
         lambda model: setattr(model[1], "active", lambda z: 5 * z),
-        lambda model: setattr(model[0], "value", Quiet(model[0].value)),
+        lambda model: setattr(model[0].value, "__class__", Doubled),
         lambda model: setattr(model[0], "factor", 4.0),
         lambda model: setattr(model[2].key, "norm", 4.0),
         lambda model: setattr(model[1], "_compiled_call_impl", lambda x: 2 * x),
