@@ -6,8 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from place_in_batch import assert_same_rows
-from tiny_attacked import Watched, authors, labelled, search_of
+from tiny_attacked import Watched, assert_same_rows, authors, labelled, search_of
 from tiny_models import Linear, Through, grey_images
 from torch import nn
 
