@@ -267,7 +267,7 @@ code that changed while a step ran: != inputs or digests != inputs["code"] => !=
 a result that was touched is kept: files.sha256_file(folder / name) == digest => True
 [steps] tests/steps/test_pretrained.py
 weights of others pass for trained here: "re-evaluated" if started.weights else "rebuilt" => "rebuilt"
-[steps] tests/steps/test_open_division.py -k closed
+[steps] tests/specs/test_rules.py -k closed
 random models are smoothed: super().applies(row) and row.submission.division == "closed" => super().applies(row)
 [steps] tests/steps/test_attack.py -m slow -k refutes
 the gate left out: evidence.check_sandwich(merged, row.name) => merged
@@ -277,7 +277,7 @@ the sandbox of one step for that of all: if p in str(value) => if p in str(befor
 a cell from weights of another seed: networks[init.cell, seed] if => networks[init.cell, self.study.seeds[0]] if
 [studies] tests/studies/test_cells.py -k earlier
 a cell from one that comes later: init.cell not in before => init.cell not in cells
-[studies] tests/studies/test_measuring.py
+[studies] tests/studies/test_points.py -k certified
 certified, though wrong when clean: right & (radii >= radius) => (radii >= radius)
 certified, at the radius itself not: right & (radii >= radius) => right & (radii > radius)
 [studies] tests/studies/test_points.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import settings
 from tiny_project import ROOT, Project, built_once
 
 from benchmark.runtime import arithmetic
+from benchmark.runtime.errors import BenchmarkError
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # as stages do, before anything imports torch; native for tests of what only a processor's own kernels keep, and where a
@@ -52,6 +54,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _in_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Change to the repository's root: the code's paths are relative to it."""
     monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture(autouse=True)
+def _errors_have_one_line() -> Iterator[None]:
+    """Check that every BenchmarkError of the test has one line, whoever catches it."""
+    texts: list[str] = []
+
+    def note(self: BenchmarkError, *arguments: object) -> None:
+        texts.extend(map(str, arguments))
+        Exception.__init__(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BenchmarkError, "__init__", note)
+        yield
+    assert not [text for text in texts if "\n" in text]
 
 
 @pytest.fixture
@@ -96,4 +113,14 @@ def linear_row(linear_trained: Project, tmp_path: Path, monkeypatch: pytest.Monk
     project = linear_trained.copy(tmp_path / "row")
     monkeypatch.chdir(project.root)
     monkeypatch.setattr("benchmark.evaluation.evidence.probed", lambda _: {})
+    return project
+
+
+@pytest.fixture
+def linear_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Change to a project with a submission of the linear model, not yet run."""
+    import tiny_linear_row
+
+    project = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(project.root)
     return project

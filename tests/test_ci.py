@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_project import ROOT
+from tiny_project import ROOT, git
 
 from benchmark.records.record import Record, headline
 
@@ -61,7 +61,7 @@ def test_a_row_passes_that_says_how_it_was_made(tmp_path, trust, settings, words
 )  # fmt: skip
 def test_the_site_links_the_web_address_of_origin_without_credentials(tmp_path, origin, address) -> None:
     for words in (["init", "-q"], ["remote", "add", "origin", origin]):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+        git(*words, cwd=tmp_path)
     lines = [line for line in (ROOT / ".ci/pages").read_text().splitlines() if "origin" in line and line[0] != "#"]
     script = "\n".join(["set -euo pipefail", *lines, 'echo "$SITE_REPOSITORY"'])
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from components import ATTACKED, EVERY, built, recipe
+from tiny_project import edit
 from tiny_training import blobs
 
 from benchmark.attacks import pgd
@@ -209,7 +210,6 @@ def test_a_row_trains_and_is_attacked_on_the_device_in_the_sandbox(project) -> N
 @pytest.mark.slow
 def test_the_pipeline_trains_on_the_device(project) -> None:
     project.add("Tiny2026Net", epochs=2)
-    params = project.root / "params.yaml"
-    params.write_text(params.read_text().replace("device: cpu", "device: cuda"))
+    edit(project.root / "params.yaml", "device: cpu", "device: cuda")
     project.rvb("repro", "--track", "tiny")
     assert (project.root / "work/tiny/Tiny2026Net-small/record/record.json").exists()

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import pytest
 import torch
-from masked_networks import blobs
+from masked_networks import blobs, train
 from searched import few
 from tiny_clipped import EXTREMES, broken, random_clipped_network
 from torch import nn
@@ -105,13 +105,8 @@ def trained() -> nn.Sequential:
         ClippedReLU((24,), initial=5.0),
         nn.Linear(24, 4),
     )
-    images, labels = blobs(400, seed=1)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01, weight_decay=1e-3)
-    for _ in range(40):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-    return model.eval().requires_grad_(False)
+    train(model, steps=40, seed=1, weight_decay=1e-3)
+    return model
 
 
 @pytest.mark.slow

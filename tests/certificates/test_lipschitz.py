@@ -8,7 +8,7 @@ import pytest
 import torch
 from ball_search import ascend, jacobian_norm
 from pydantic import ValidationError
-from tiny_layers import draw
+from tiny_layers import Doubled, draw, vit
 from torch import nn
 
 from benchmark.certificates import lipschitz, unsound_paper_formula
@@ -25,22 +25,11 @@ from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.layers.kinds import GELU_SLOPE
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
-from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
-from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+from benchmark.layers.tokens import LayerProject, MeanPool, Patchify
 from benchmark.records.accuracy import Certificate
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import CertificateSpec
-
-
-def transformer(width: int = 8) -> nn.Sequential:
-    """CertViT's network on 4x4 images, with a projection in place of LayerNorm."""
-    torch.manual_seed(0)
-    mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
-    tokens = (Normalise(), Patchify(2), nn.Linear(4, width), ClassToken(width), Positions(5, width))
-    mixer = Residual(nn.Sequential(LayerProject(1.0), L2Attention(width, 2)))
-    return nn.Sequential(*tokens, mixer, Residual(mlp), TakeToken(), nn.Linear(width, 3)).eval().requires_grad_(False)
-
 
 CURVED = [
     (nn.ReLU(), (3, 4), 1.0),
@@ -89,11 +78,6 @@ def test_without_a_linear_head_the_margin_pays_root_two() -> None:
     radii = certify(model, images, logits.argmax(1))
     assert (radii <= expected).all()
     assert (radii >= expected * (1 - 1e-5) - 1e-5).all()
-
-
-class Doubled(nn.Linear):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return 2 * super().forward(x)
 
 
 def ending(*layers: nn.Module) -> nn.Sequential:
@@ -160,7 +144,7 @@ def test_the_released_norm_of_an_orthogonal_matrix_is_far_below_one() -> None:
 
 
 def test_no_stage_and_no_record_takes_an_unsound_formula(monkeypatch) -> None:
-    model, images = transformer(), torch.rand(8, 1, 4, 4)
+    model, images = vit(0, LayerProject(1.0)), torch.rand(8, 1, 4, 4)
     labels = model(images).argmax(1)
     for released in (False, True):
         radii = certvit_radius(model, images, labels, released=released)

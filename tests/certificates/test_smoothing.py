@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 from searched import examples
+from stages import resumable
 from torch import nn
 
 from benchmark.certificates import smoothing
@@ -245,26 +246,13 @@ def test_logits_that_are_not_finite_even_outside_the_box_stop_with_the_image() -
 
 
 def test_the_stage_resumes_after_it_was_killed(tmp_path, monkeypatch) -> None:
-    from benchmark.attacks.prediction import Predictions
-    from benchmark.runtime.clock import Clock
-    from benchmark.specs.rows import load_row
     from benchmark.specs.track import SmoothingSpec
     from benchmark.steps import smooth as stage
-    from benchmark.steps.base import Work
-    from benchmark.steps.evaluation import Subject
 
     monkeypatch.setattr(stage, "BLOCK", 5)
     model, images, _ = linear_trials(12)
-    row, rules = load_row("digits", "Wong2020Fast-linf"), SmoothingSpec(**RULES)
-
-    def columns(model: nn.Module, name: str) -> dict[str, torch.Tensor]:
-        (tmp_path / name).mkdir(exist_ok=True)
-        work = Work(row, "smooth", {}, (), tmp_path / name, Clock(tmp_path))
-        labels = torch.zeros(len(images), dtype=torch.long)
-        clean = Predictions(labels, torch.ones(len(labels)))
-        subject = Subject(model, images, labels, row.track.evaluation.batch_size, clean)
-        return stage.smoothed_columns(work, subject, rules)
-
+    labels = torch.zeros(len(images), dtype=torch.long)
+    columns = resumable(stage.smoothed_columns, "smooth", images, labels, SmoothingSpec(**RULES), tmp_path)
     whole = columns(model, "whole")
 
     def killed(x: torch.Tensor) -> torch.Tensor:

@@ -11,20 +11,15 @@ from pathlib import Path
 
 import pytest
 import tiny_linear_row
-from tiny_project import ROOT, Project
+from tiny_project import ROOT, Project, edit, git
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 ROW = "Tiny2026Linear-small"
 
 
-def git(project: Project, *arguments: str) -> None:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-    subprocess.run(["git", *identity, *arguments], cwd=project.root, check=True, capture_output=True)
-
-
 def commit(project: Project, words: str) -> None:
-    git(project, "add", "--all")
-    git(project, "commit", "-qm", words)
+    git("add", "--all", cwd=project.root)
+    git("commit", "-qm", words, cwd=project.root)
 
 
 def script(project: Project, name: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], str]:
@@ -45,14 +40,14 @@ def main(tmp_path_factory) -> Project:
     project.rvb("repro", "--track", "tiny")
     project.rvb("publish", ROW, "--track", "tiny")
     commit(project, "one")
-    git(project, "branch", "-M", "main")
+    git("branch", "-M", "main", cwd=project.root)
     return project
 
 
 @pytest.fixture
 def branch(main, tmp_path) -> Project:
     project = main.copy(tmp_path / "project")
-    git(project, "switch", "-qc", "mine")
+    git("switch", "-qc", "mine", cwd=project.root)
     return project
 
 
@@ -63,8 +58,8 @@ def test_a_pull_request_builds_the_rows_that_it_touches(branch) -> None:
     assert done.returncode == 0, done.stderr
     assert "Rows of tiny whose code or settings the branch changes: none." in summary
     branch.rvb("new", "Doe2026Tiny")
-    yaml = branch.root / "submissions/Doe2026Tiny/submission.yaml"
-    yaml.write_text(yaml.read_text().replace("digits:", "tiny:").replace("epochs: 20", "epochs: 2"))
+    for old, new in (("digits:", "tiny:"), ("epochs: 20", "epochs: 2")):
+        edit(branch.root / "submissions/Doe2026Tiny/submission.yaml", old, new)
     branch.rvb("pipeline")
     commit(branch, "a row")
 

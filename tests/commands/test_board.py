@@ -9,7 +9,8 @@ import command
 import pytest
 import tiny_linear_row
 import tiny_record
-from typer.testing import Result
+from command import tiny_rvb as rvb
+from tiny_project import edit
 
 ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
 SUITES = "suites:\n  standard: [{attack: autoattack, norm: Linf, eps: 0.15}]\n"
@@ -17,23 +18,17 @@ TRACK = tiny_linear_row.TRACK.replace("suites:\n", SUITES).replace("radii: []", 
 
 
 @pytest.fixture(autouse=True)
-def _project(tmp_path, monkeypatch) -> None:
+def _project(linear_new) -> None:
     """A track of two rows, as working directory; neither is built."""
-    monkeypatch.chdir(tiny_linear_row.new(tmp_path / "project").root)
     Path("benchmark/tracks/tiny.yaml").write_text(TRACK)
     shutil.copytree("submissions/Tiny2026Linear", "submissions/Tiny2026Other")
-    text = Path("submissions/Tiny2026Other/submission.yaml").read_text()
-    Path("submissions/Tiny2026Other/submission.yaml").write_text(text.replace("Tiny2026Linear", "Tiny2026Other"))
+    edit("submissions/Tiny2026Other/submission.yaml", "Tiny2026Linear", "Tiny2026Other")
 
 
 def put(row: str, robust: int, published: bool = False, certified: bool = True) -> None:
     made = tiny_record.changed("robust", 0, "accuracy", to=tiny_record.proportion(robust))
     update = {"submission": row.partition("-")[0]} | ({} if certified else {"certified": ()})
     tiny_record.write(made.model_copy(update=update), published=published)
-
-
-def rvb(*arguments: str) -> Result:
-    return command.rvb(*arguments, "--track", "tiny")
 
 
 def cells(output: str) -> dict[str, list[str]]:

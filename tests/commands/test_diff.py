@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from functools import partial
 from pathlib import Path
 
 import command
 import pytest
+import tiny_project
 import tiny_record
 from tiny_linear_row import TRACK
-from tiny_project import Project
+from tiny_project import Project, append, edit, git
 from typer.testing import Result
 
 from benchmark.runtime import files
@@ -18,10 +18,6 @@ from benchmark.runtime import files
 ROW = "Tiny2026Net-small"
 PUBLISHED, BUILT = Path("leaderboard/results/tiny"), Path("work/tiny") / ROW / "record"
 NAME = "autoattack-Linf-0.15"
-
-
-def git(*arguments: str) -> None:
-    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True, capture_output=True)
 
 
 @pytest.fixture(autouse=True)
@@ -143,10 +139,9 @@ def test_a_row_counts_by_what_its_steps_read(tmp_path) -> None:
     project.add("Tiny2026Twin")
     yaml = project.root / "submissions/Tiny2026Twin/submission.yaml"
     extra = yaml.read_text().partition("variants:\n")[2].replace("  small:", "  extra:")
-    yaml.write_text(yaml.read_text() + extra.replace("    tracks", "    default: false\n    tracks"))
+    append(yaml, extra.replace("    tracks", "    default: false\n    tracks"))
 
-    def git(*arguments: str) -> None:
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=project.root, check=True)
+    git = partial(tiny_project.git, cwd=project.root)
 
     def changed(*options: str) -> list[str]:
         return project.rvb("diff", "--changed-rows", *options).stdout.split("\n")[:-1]
@@ -156,17 +151,14 @@ def test_a_row_counts_by_what_its_steps_read(tmp_path) -> None:
     git("branch", "-M", "main")
     assert changed() == []
     (project.root / "README.md").write_text("not read")
-    with (project.root / "benchmark/steps/corrupt.py").open("a") as of_no_row:
-        of_no_row.write("\nNEW = 1\n")
+    append(project.root / "benchmark/steps/corrupt.py", "\nNEW = 1\n")  # of no row
     assert changed() == []
-    yaml.write_text(yaml.read_text().replace("epochs: 40", "epochs: 41"))
+    edit(yaml, "epochs: 40", "epochs: 41")
     assert changed("--track", "tiny") == ["Tiny2026Twin-extra", "Tiny2026Twin-small"], "their own folder"
     git("commit", "-qam", "two")
-    track = project.root / "benchmark/tracks/tiny.yaml"
-    track.write_text(track.read_text() + "# a note\n")
+    append(project.root / "benchmark/tracks/tiny.yaml", "# a note\n")
     assert changed("--base", "HEAD") == ["Tiny2026Net-small --track tiny", "Tiny2026Twin-small --track tiny"]
     git("commit", "-qam", "three")
-    attack = project.root / "benchmark/attacks/pgd.py"
-    attack.write_text(attack.read_text() + "\nNEW = 1\n")
+    append(project.root / "benchmark/attacks/pgd.py", "\nNEW = 1\n")
     assert changed("--base", "HEAD") == ["Tiny2026Net-small --track tiny", "Tiny2026Twin-small --track tiny"]
     assert len(changed("--base", "HEAD", "--all")) == 3

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 from command import error, rvb
-from tiny_project import ROOT
+from tiny_project import ROOT, append
 
 from benchmark.specs import submissions
 
@@ -45,8 +45,7 @@ def test_the_folder_loads_and_passes_every_check_and_a_failing_check_is_printed(
     assert {note["name"] for note in report["notes"]} >= {"size", "time", "modules of its own"}
     assert "all 15 checks passed" in rvb("check", "Doe2026Tiny-small").output
 
-    method = tmp_path / "Doe2026Tiny/method.py"
-    method.write_text(method.read_text() + CUT_OFF)
+    append(tmp_path / "Doe2026Tiny/method.py", CUT_OFF)
     result = rvb("check", "Doe2026Tiny", "--json")
     assert result.exit_code == 1
     assert [check["name"] for check in json.loads(result.stdout)["checks"] if not check["ok"]] == ["division"]

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tiny_record
+from command import tiny_error as error
+from command import tiny_rvb as rvb
 from tiny_linear_row import METHOD, SUBMISSION, TRACK
-from tiny_project import ROOT
-from typer.testing import Result
+from tiny_project import ROOT, edit
 
 from benchmark.commands import regress, verify
 from benchmark.pipeline import generate
@@ -59,14 +60,6 @@ def put_better(row: str) -> None:
 
 def record_file(row: str) -> Path:
     return Path("work/tiny") / row / "record" / "record.json"
-
-
-def rvb(*arguments: str) -> Result:
-    return command.rvb(*arguments, "--track", "tiny")
-
-
-def error(*arguments: str) -> str:
-    return command.error(*arguments, "--track", "tiny")
 
 
 def test_all_rows_are_published_with_their_machine_and_regress_finds_them_the_same(published) -> None:
@@ -194,19 +187,18 @@ def test_what_is_published_moves_for_a_reason_alone_which_stays_with_it(publishe
 
 def test_rules_that_change_without_their_version_fail(published) -> None:
     track = Path("benchmark/tracks/tiny.yaml")
-    before = track.read_text()
-    track.write_text(before.replace("images: 20", "images: 19"))
-    assert track.read_text() != before
+    edit(track, "images: 20", "images: 19")
     told = "track tiny has other evaluation than version 1 was published with; raise its version and say in CHANGELOG"
     for arguments in (["regress"], ["regress", "--published"], ["publish", "--all"]):
         assert told in error(*arguments)
-    track.write_text(before.replace("title: ", "title: A better "))
+    edit(track, "images: 19", "images: 20")
+    edit(track, "title: ", "title: A better ")
     assert rvb("regress").exit_code == 0, "words are no rules"
 
 
 def test_a_published_record_that_its_images_do_not_add_up_to_fails(published) -> None:
     path = PUBLISHED / f"{ROWS[0]}.json"
-    path.write_text(path.read_text().replace('"count": 95', '"count": 97'))
+    edit(path, '"count": 95', '"count": 97')
     assert "Tiny2026Linear-small: clean is 97 and its images give 95 over 100 images" in error("regress", "--published")
     path.unlink()
     assert rvb("regress", "--published").exit_code == 0
@@ -229,7 +221,7 @@ def test_a_row_without_its_numbers_by_image_stops_no_other_and_is_published_agai
     assert message.startswith(f"{by_image} ")
     other = PUBLISHED / f"{ROWS[1]}.json"
     record = other.read_bytes()
-    other.write_text(other.read_text().replace('"count": 95', '"count": 97'))
+    edit(other, '"count": 95', '"count": 97')
     assert re.fullmatch(re.escape(message) + r" \(and \d faults more\)", error("regress", "--published"))
     other.write_bytes(record)
     (damaged, of), *_ = verify.targets("tiny", ROWS[0])[::-1]

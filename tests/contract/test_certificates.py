@@ -13,6 +13,7 @@ import fake_lirpa
 import pytest
 import torch
 from searched import few
+from tiny_certified import affine
 from tiny_certified import network as attention_network
 from torch import nn
 
@@ -20,20 +21,14 @@ from benchmark.attacks import apgd, pgd
 from benchmark.attacks.ball import into_ball
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.clipped_relu import ClippedReLU
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
+from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
-from benchmark.layers.tokens import LayerProject, MeanPool, Patchify
+from benchmark.layers.tokens import LayerProject
 from benchmark.specs.threat import ThreatModel
 
 PARAMETERS: dict[str, dict[str, Any]] = {}  # those without a default
 CERTIFICATES = components.names("certificates", "certify")
-
-
-def affine(*blocks: nn.Module) -> nn.Sequential:
-    torch.manual_seed(0)
-    layers = [Normalise(), Patchify(2), BoundedLinear(4, 6), *blocks, MeanPool(), NormalisedHead(6, 5)]
-    return nn.Sequential(*layers).eval().requires_grad_(False)
 
 
 def l2_attention_network() -> nn.Sequential:

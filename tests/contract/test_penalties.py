@@ -9,12 +9,10 @@ from typing import Any
 import components
 import pytest
 import torch
+from tiny_models import attentive
 from torch import nn
 
-from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_weights import attention_weights
-from benchmark.layers.residual import Residual
-from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
 from benchmark.training.fitting import check_recipe
@@ -27,13 +25,6 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 PENALTIES = components.names("training/penalties", "penalty")
 
 
-def model() -> nn.Sequential:
-    torch.manual_seed(0)
-    attention = Residual(nn.Sequential(nn.LayerNorm(8), SelfAttention(8, 2)))
-    mlp = Residual(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)))
-    return nn.Sequential(Patchify(3), nn.Linear(9, 8), attention, mlp, MeanPool(), nn.Linear(8, 4))
-
-
 def given(name: str) -> dict[str, Any]:
     function = components.module("training/penalties", name).penalty
     return components.parameters(
@@ -42,31 +33,34 @@ def given(name: str) -> dict[str, Any]:
 
 
 def penalty(name: str, network: nn.Module) -> Penalty:
-    made = components.module("training/penalties", name).penalty
-    return made(network, lambda: attention_weights(network), **given(name))
+    return components.module("training/penalties", name).penalty(
+        network, lambda: attention_weights(network), **given(name)
+    )
 
 
 @pytest.mark.parametrize("name", PENALTIES)
-def test_it_is_a_scalar_with_a_gradient_whose_state_is_its_own(name) -> None:
-    network = model()
-    found = penalty(name, network)
-    assert isinstance(found, Penalty)
-    assert not list(found.parameters()), "the model's weights are none of its own"
-    value = found()
+def test_it_is_a_scalar_with_a_gradient_whose_state_is_its_own_and_follows_the_weights(name) -> None:
+    network = attentive()
+    made = penalty(name, network)
+    assert isinstance(made, Penalty)
+    assert not list(made.parameters()), "the model's weights are none of its own"
+    value = made()
     assert (value.shape, value.dtype) == ((), torch.float32)
     assert 0 < value.item() < math.inf
-    before = copy.deepcopy(found.state_dict())
-    found().backward()
+    before = copy.deepcopy(made.state_dict())
+    made().backward()
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
-    assert all(torch.equal(before[key], tensor) for key, tensor in found.state_dict().items()), (
-        "forward moved its state"
-    )
+    assert all(torch.equal(before[key], tensor) for key, tensor in made.state_dict().items()), "forward moved its state"
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(2.0)
+    assert made().item() > value.item()
 
 
 @pytest.mark.parametrize("name", PENALTIES)
 def test_it_draws_nothing_and_follows_its_state(name) -> None:
     """Equal states give equal values, and the run's random numbers are not touched."""
-    network = model()
+    network = attentive()
     first, second = penalty(name, network), penalty(name, network)
     state = torch.get_rng_state()
     for _ in range(3):
@@ -74,17 +68,6 @@ def test_it_draws_nothing_and_follows_its_state(name) -> None:
     second.load_state_dict(first.state_dict())
     assert torch.equal(first(), second())
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("name", PENALTIES)
-def test_it_follows_weights_that_move(name) -> None:
-    network = model()
-    found = penalty(name, network)
-    before = found().item()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.mul_(2.0)
-    assert found().item() > before
 
 
 @pytest.mark.parametrize("name", PENALTIES)

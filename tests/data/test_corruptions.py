@@ -50,14 +50,6 @@ def test_noise_is_independent_between_corruptions_and_of_imagenet_cs_strength() 
         assert noise.std() == pytest.approx(deviation, rel=0.03)
 
 
-@pytest.mark.parametrize("name", ["gaussian_noise", "contrast", "jpeg_compression", "gaussian_blur"])
-def test_distance_grows_with_severity(name) -> None:
-    images = textures(8)
-    distances = [np.abs(corrupt(images, range(8), name, severity, 0) - images).mean() for severity in (1, 2, 3, 4, 5)]
-    assert distances == sorted(distances)
-    assert distances[4] > 1.5 * distances[0] > 0
-
-
 def test_spatter_that_misses_is_drawn_again_instead_of_a_black_image() -> None:
     """The package divides 0 by 0 there, for about one image of 30 at 32x32."""
     images = np.full((150, 3, 32, 32), 0.2, dtype=np.float32)
@@ -113,4 +105,5 @@ def test_every_corruption_at_every_severity(name) -> None:
         moved.append(float(np.abs(copies[:5] - images[:5]).mean()))
     assert min(moved) > 0.003
     if name not in ("glass_blur", "frost", "saturate", "spatter", "fog"):  # whose severities are of several kinds
-        assert moved[4] > moved[0]
+        assert moved[4] > 1.5 * moved[0]
+        assert moved == sorted(moved) or name == "snow"

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
-
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
 from tiny_sources import write_cifar, write_folder, write_svhn
-from typer.testing import CliRunner
 
-from benchmark.commands.main import app
 from benchmark.data.prepare import read, split
-from benchmark.records import robustbench
 from benchmark.specs import tracks
 from benchmark.specs.threat import AttackSpec
-from benchmark.specs.track import Track
 
 
 def test_every_track_loads_with_its_radii() -> None:
@@ -68,29 +61,3 @@ def test_imagenets_validation_folder_alone_gives_the_splits_of_its_track(tmp_pat
         "train": [1, 1, 1], "validation": [1, 1, 1], "test": [2, 2, 2]
     }  # fmt: skip
     assert parts["test"].digest() == split(data, read(data))["test"].digest()
-
-
-@pytest.mark.parametrize("eps", ["8/255", "0.0313725", 8 / 255])
-def test_robustbenchs_rows_fit_the_shipped_track(tmp_path, monkeypatch, eps) -> None:
-    """For every way to write the radius, including six digits."""
-    row = {
-        "link": "https://arxiv.org/abs/1", "name": "A paper", "authors": "A", "additional_data": False, "number_forward_passes": 1, "dataset": "cifar10",
-        "venue": "V", "architecture": "A", "eps": eps, "clean_acc": "85.34", "reported": "58", "autoattack_acc": "53.42",
-    }  # fmt: skip
-    path = tmp_path / "cifar10/Linf/Rice2020Overfitting.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(row))
-    board, left_out = robustbench.read_board(tmp_path, tracks.load("cifar10"))
-    assert not left_out
-    assert math.isclose(board.rows[0].threat.eps, 8 / 255, rel_tol=1e-5)
-    monkeypatch.setattr(robustbench, "CLAIMED", tmp_path / "claimed")
-    done = CliRunner().invoke(app, ["import-robustbench", str(tmp_path), "--track", "cifar10"])
-    assert done.exit_code == 0, done.exception
-    assert "1 rows, 0 left out" in done.stdout
-
-
-def test_an_l2_radius_of_pixels_up_to_255_is_refused() -> None:
-    rules = tracks.load("digits").model_dump()
-    rules["suites"]["standard"][1]["eps"] = 128
-    with pytest.raises(ValueError, match=r"L2 eps 128 is above 8, the diameter of 1x8x8 images.*so 128/255 is 0\.502"):
-        Track.model_validate(rules)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -58,10 +59,6 @@ def coupled(scale: float = 1, offset: float = 0) -> Answer:
     return answer
 
 
-def coupled_below_an_offset() -> Answer:
-    return coupled(1000, 1e9)
-
-
 def remembers(patience: int = 0) -> Answer:
     """Leans to what it has answered most of late, after so many honest answers."""
     late, left = torch.zeros(3), patience
@@ -76,10 +73,6 @@ def remembers(patience: int = 0) -> Answer:
         return torch.stack(answers)
 
     return answer
-
-
-def patient() -> Answer:
-    return remembers(200)
 
 
 def knows_the_noise(cheated: int = len(IMAGES), finds: bool = False) -> Answer:
@@ -103,14 +96,6 @@ def knows_the_noise(cheated: int = len(IMAGES), finds: bool = False) -> Answer:
     return answer
 
 
-def knows_one_noise() -> Answer:
-    return knows_the_noise(cheated=1)  # too few copies to be missed among all
-
-
-def finds_the_images() -> Answer:
-    return knows_the_noise(finds=True)
-
-
 def checked(kind: Callable[[], Answer]) -> float:
     """The mean radius of votes that pass; the models that are asked again are others of the kind."""
     model = Model(kind)
@@ -121,6 +106,7 @@ def checked(kind: Callable[[], Answer]) -> float:
     return float(votes.radius.mean())
 
 
+PATIENT = partial(remembers, 200)
 COUPLED = "get another answer in a process that has seen nothing"
 KNOWN = "under noise that was not known beforehand there are"
 
@@ -129,9 +115,12 @@ KNOWN = "under noise that was not known beforehand there are"
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        *((kind, COUPLED) for kind in (coupled, coupled_below_an_offset, remembers, patient)),
-        *((kind, f"its smoothed radii stand.* {KNOWN}") for kind in (knows_the_noise, finds_the_images)),
-        (knows_one_noise, f"of an image.* {KNOWN}"),
+        *((kind, COUPLED) for kind in (coupled, partial(coupled, 1000, 1e9), remembers, PATIENT)),
+        *(
+            (kind, f"its smoothed radii stand.* {KNOWN}")
+            for kind in (knows_the_noise, partial(knows_the_noise, finds=True))
+        ),
+        (partial(knows_the_noise, cheated=1), f"of an image.* {KNOWN}"),
     ],
 )
 def test_votes_that_depend_on_others_or_knew_the_noise_are_refused(kind, words) -> None:
@@ -145,7 +134,7 @@ def test_without_the_check_such_votes_would_carry_larger_radii() -> None:
     def radius(kind: Callable[[], Answer]) -> float:
         return float(smooth(Model(kind), IMAGES, range(len(IMAGES)), [0.1, 0.3], **RULES, batch_size=64).radius.mean())
 
-    assert all(radius(kind) > 1.2 * radius(function) for kind in (coupled, remembers, patient, knows_the_noise))
+    assert all(radius(kind) > 1.2 * radius(function) for kind in (coupled, remembers, PATIENT, knows_the_noise))
 
 
 def test_votes_of_a_function_pass() -> None:
@@ -229,7 +218,8 @@ def test_robust_images_are_attacked_without_being_shown_clean(norm) -> None:
     assert not len(broken_afresh(model, IMAGES, labels, torch.arange(12), point, **options)[0])
 
 
-def refused(kind: Callable[[], Answer], calls: list, count: int, words: str = "get another answer") -> None:
+def assert_refused(kind: Callable[[], Answer], calls: list, count: int, words: str = "get another answer") -> None:
+    """Check that answers kept of these calls are refused, compared with those of another model of the kind."""
     with pytest.raises(BenchmarkError, match=words):
         check_answers(Model(kind), calls, IMAGES, count=count, row="row", is_open=False)
 
@@ -241,7 +231,7 @@ def test_all_images_of_the_last_call_are_asked_about_again() -> None:
     answers[5] += 1
     for _ in range(5):
         words = "1 of 40 images that it was asked about get another answer"
-        refused(function, [(IMAGES, answers, None), *earlier], 40, words)
+        assert_refused(function, [(IMAGES, answers, None), *earlier], 40, words)
 
 
 def test_a_model_that_hides_in_calls_larger_than_a_batch_is_refused() -> None:
@@ -254,7 +244,7 @@ def test_a_model_that_hides_in_calls_larger_than_a_batch_is_refused() -> None:
         model = Model(hides)
         for place in range(1000):
             model(IMAGES if place % 10 else IMAGES.repeat(4, 1, 1, 1))
-        refused(hides, model.asked.take(), 256)
+        assert_refused(hides, model.asked.take(), 256)
 
 
 def test_clean_images_are_asked_about_last() -> None:
@@ -273,9 +263,9 @@ def test_clean_images_are_asked_about_last() -> None:
     model = waits()
     calls = [(x, model(x), None) for x in (IMAGES, IMAGES.flip(3))][::-1]
     for _ in range(3):
-        refused(waits, calls, 24)
+        assert_refused(waits, calls, 24)
 
 
 def test_logits_of_changing_width_are_refused() -> None:
     calls = [(IMAGES, torch.zeros(12, 3), None), (IMAGES, torch.zeros(12, 4), None)]
-    refused(function, calls, 10, "another number of classes from call to call")
+    assert_refused(function, calls, 10, "another number of classes from call to call")

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 from searched import draws
-from tiny_audited import GREY, SMALL, network
+from tiny_certified import GREY, SMALL, one_block
 from tiny_networks import random_network
 from torch import nn
 
@@ -39,8 +39,8 @@ CLAIMS = {"jvp": "Jacobian", "remainder_along": "remainder along a margin"}
 
 
 def one_layer(place: int) -> tuple[nn.Sequential, torch.Tensor]:
-    """The layer at `place` of `network()` before a head, and what it is given for three images."""
-    model = network()
+    """The layer at `place` of `one_block()` before a head, and what it is given for three images."""
+    model = one_block()
     return nn.Sequential(model[place], model[-1]), copy.deepcopy(model[:place]).double()(GREY[:3].double())
 
 

@@ -38,14 +38,6 @@ def test_robust_is_right_when_clean_and_beyond_the_exact_radius(model, images, l
     assert not result.warnings
 
 
-@pytest.mark.slow
-def test_an_image_fares_the_same_in_any_batch(model, images, labels) -> None:
-    eps = float(model.radius(images, labels, "L2")[:11].median())
-    whole, small = (auto_attack(model, images, labels, norm="L2", eps=eps, batch_size=size) for size in (128, 5))
-    assert torch.equal(whole.robust, small.robust)
-    assert torch.equal(whole.adversarial, small.adversarial)
-
-
 def test_eps_0_gives_the_clean_accuracy_and_no_image_an_empty_result(model, images, labels) -> None:
     kept = images.clone()
     for eps in (0.1, 0):

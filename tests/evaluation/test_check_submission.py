@@ -67,8 +67,6 @@ def test_a_linear_model_passes_and_rows_that_are_not_reached_in_time_fail(folder
         ("builds", "x.data.sub_(0.5)\nreturn self.head(x.flatten(1))", "pass", "changes its input in place"),
         ("input is left alone", "x.data.sub_(0.5 * (len(x) > 8))\nreturn self.head(x.flatten(1))", "pass", "by up to 0.5"),
         ("division", "return self.head(x.flatten(1) + torch.randn(64))", "pass", "declare `division: open`"),
-        ("division", "return self.head((x.flatten(1) * 16).round())", "pass", "on 16 of 16 images"),
-        ("division", "return self.head(x.flatten(1).detach())", "pass", "on 16 of 16 images"),
         ("division", "return self.head((x.flatten(1) - x.flatten(1).detach()).sqrt() + x.flatten(1))", "pass", "on 16 of 16 images"),
         ("gradients", "x = x.flatten(1)\nreturn self.head(torch.where(x[:, :1] < 0.01, x.detach(), x))", "pass", "on 1 of 16 images"),
         ("output", "return self.head(x.flatten(1)).double()", "pass", "return float32"),

@@ -39,6 +39,7 @@ def declared(division: str) -> Submission:
     [
         (Through(Linear(), after=lambda z, x: z + 0.1 * torch.randn_like(z)), "random"),
         (Through(Linear(), lambda x: torch.round(x * 8) / 8), "no usable input gradient on 16 of 16"),
+        (Through(Linear(), after=lambda z, x: z + 0 * (x - x).sqrt().sum()), "no usable input gradient on 16 of 16"),
         (Through(Linear(), torch.Tensor.detach), "no usable input gradient on 16 of 16"),
         (Searching(), "dynamic defense"),
         (Counting(), "changes its own weights or buffers"),

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-import shutil
-from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from masked_networks import Random, Rounded, Saturated, Shattered, Uphill, blobs, train, trained
+from masked_networks import MASKED, blobs, train, trained
 from safetensors.torch import load, save
 from searched import draws
-from stages import run_stage, stage_names
-from tiny_linear_row import NAMES, ROW
 from torch import nn
 
 from benchmark.evaluation import indicators, probes
 from benchmark.evaluation.indicators import Ran, allowance
-from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs import tracks
 from benchmark.specs.threat import AttackSpec, ThreatModel
 
 pytestmark = pytest.mark.slow
@@ -28,12 +22,6 @@ pytestmark = pytest.mark.slow
 LINF, L2 = ThreatModel(norm="Linf", eps=0.1), ThreatModel(norm="L2", eps=0.4)
 SHAPE = (1, 6, 6)
 N = 100
-
-
-@cache
-def network(kind: type[torch.nn.Module]) -> probes.ProbeResults:
-    """The probes of one kind of network in the Linf ball."""
-    return measured(kind())
 
 
 def measured(model: torch.nn.Module, threat: ThreatModel = LINF, **options) -> probes.ProbeResults:
@@ -77,23 +65,24 @@ def test_sound_networks_of_other_kinds_raise_no_warning(activation, seed) -> Non
 @pytest.mark.parametrize(
     ("kind", "warnings", "others"),
     [
-        (Rounded, {"the margin has gradients", "steps raise the loss", "accuracy reaches 0"}, "the same answer twice"),
-        (Saturated, {"the cross-entropy has gradients", "accuracy reaches 0"}, "the margin has gradients"),
-        (Shattered, {"accuracy reaches 0"}, "the margin has gradients"),
-        (Random, {"the same answer twice", "the margin never rises"}, "the margin has gradients"),
-        (Uphill, {"steps raise the loss", "the margin never rises", "iterated gradients beat one step and chance"}, "the cross-entropy has gradients"),
+        ("rounded", {"the margin has gradients", "steps raise the loss", "accuracy reaches 0"}, "the same answer twice"),
+        ("saturated", {"the cross-entropy has gradients", "accuracy reaches 0"}, "the margin has gradients"),
+        ("shattered", {"accuracy reaches 0"}, "the margin has gradients"),
+        ("random", {"the same answer twice", "the margin never rises"}, "the margin has gradients"),
+        ("uphill", {"steps raise the loss", "the margin never rises", "iterated gradients beat one step and chance"}, "the cross-entropy has gradients"),
     ],
 )  # fmt: skip
 def test_masked_gradients_raise_the_right_warnings_alone(kind, warnings, others) -> None:
     """And PGD breaks no image of three, although images made on the sound network break them: a transfer attack."""
-    results = network(kind)
+    model = MASKED[kind]()
+    results = measured(model)
     raised = failing(results)
     assert warnings <= raised
     assert others not in raised
-    if kind in (Rounded, Saturated, Uphill):
+    if kind in ("rounded", "saturated", "uphill"):
         images, labels = blobs()
         moved = probes.pgd.attack(trained(), images, labels, LINF, seed=0, steps=50, step_size=0.01)
-        assert (kind()(moved).argmax(1) != labels).sum() > 0.5 * (trained()(moved).argmax(1) != labels).sum() > 5
+        assert (model(moved).argmax(1) != labels).sum() > 0.5 * (trained()(moved).argmax(1) != labels).sum() > 5
         assert not (results["steps 100"] <= 0).any()
 
 
@@ -208,17 +197,6 @@ def test_images_wrong_when_clean_do_not_count_and_without_a_right_one_there_are_
     assert "none of 100" in only.measured
     assert indicators.step_curve(results) == indicators.radius_curve(results, balls) == ()
     assert indicators.gradient_norms(results) is None
-
-
-def test_the_stage_names_what_is_missing(linear_row, monkeypatch) -> None:
-    shutil.rmtree(ROW / "attack-papers")
-    with pytest.raises(BenchmarkError, match=r"attack-papers is missing; run `rvb repro`"):
-        run_stage("reliability", *NAMES)
-    track = tracks.load("tiny").model_copy(update={"suites": {}})
-    monkeypatch.setattr(tracks, "load", lambda _name: track)
-    assert "reliability" not in stage_names(*NAMES)
-    with pytest.raises(BenchmarkError, match="track tiny declares no attack in a ball larger than a point"):
-        run_stage("reliability", *NAMES)
 
 
 def ran(attack: str, broke: int, eps: float = 0.1, norm: str = "Linf", first: int = 0, **more) -> Ran:

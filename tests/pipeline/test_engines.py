@@ -17,7 +17,7 @@ import cluster_project
 import psutil
 import pytest
 from stages import planned_code, really_imported, run_stage, stage_names, wait_for
-from tiny_project import ROOT, Project, built_once
+from tiny_project import ROOT, Project, built_once, edit
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app
@@ -202,8 +202,7 @@ def test_an_interrupted_coordinator_ends_at_once_and_its_jobs_are_waited_for(pro
 @slow
 @long
 def test_a_gpu_that_no_machine_has_is_refused_before_any_stage(project) -> None:
-    params = project.root / "params.yaml"
-    params.write_text(params.read_text().replace("device: cpu", "device: cuda"))
+    edit(project.root / "params.yaml", "device: cpu", "device: cuda")
     status, output = ended(start(project, "ray"))
     assert status == 1
     assert " needs 1 GPU, which no machine of the cluster has; change params.yaml" in " ".join(output.split())

@@ -9,6 +9,7 @@ import shutil
 import pytest
 import torch
 from tiny_linear_row import NAMES, ROW
+from tiny_project import edit
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app
@@ -78,11 +79,9 @@ def test_a_stage_sees_the_gpu_that_it_was_given_alone(project, monkeypatch) -> N
     monkeypatch.chdir(project.root)
     monkeypatch.setenv("PYTHONPATH", str(project.root))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    stage = project.root / "benchmark/steps/data.py"
     says = '        print(f"{split}: sha256 {digest}")\n'
-    assert says in stage.read_text()
     sees = '        print("sees", os.environ["CUDA_VISIBLE_DEVICES"])\n'
-    stage.write_text(stage.read_text().replace(says, says + sees))
+    edit(project.root / "benchmark/steps/data.py", says, says + sees)
     project.add("Tiny2026Net", epochs=1)
     project.rvb("pipeline")
     dvc.run(["repro", "pipelines/tiny/_data/dvc.yaml"], "data", print, variables={"CUDA_VISIBLE_DEVICES": "2"})

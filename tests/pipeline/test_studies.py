@@ -61,26 +61,6 @@ def test_a_killed_study_goes_on_after_its_last_network_to_the_same_bytes(project
 
 
 @pytest.mark.long
-def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(studied, tmp_path) -> None:
-    project = studied.copy(tmp_path / "copy")
-    before = tiny_study.results(project)
-    project.rvb("publish", "Tiny2026Linear", "--study", "grid")
-    output = project.rvb("repro", "--track", "tiny").stdout
-    assert " of Tiny2026Linear-small, " not in output, "a published study is the board's alone"
-    page = (project.root / "work/tiny/site/models/Tiny2026Linear-small/index.html").read_text()
-    assert "A &lt;table&gt;" in page
-    assert 'class="number claim">25.0<' in page
-    tiny_study.add(project, ("{clean: 0.25}", "{clean: 0.5}"))
-    output = project.rvb("study", "Tiny2026Linear", "grid").stdout
-    assert output.count("train is kept") == output.count("measure is kept") == 8, "a claim costs no training"
-    assert tiny_study.results(project) == before
-    project.rvb("publish", "Tiny2026Linear", "--study", "grid")
-    project.rvb("repro", "--track", "tiny")
-    page = (project.root / "work/tiny/site/models/Tiny2026Linear-small/index.html").read_text()
-    assert 'class="number claim">50.0<' in page
-
-
-@pytest.mark.long
 def test_a_rows_seeds_run_by_command_and_stand_on_the_board_without_training_the_row(project) -> None:
     project.rvb("repro", "--track", "tiny")
     board = project.root / "work/tiny/site/index.html"

@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import binom
+from seeds_study import verdicts
 
 from benchmark.records.comparison import better, mcnemar, over_seeds_and_images
-
-
-def verdicts(right: int, n: int = 100) -> str:
-    """The first `right` of `n` images."""
-    return "1" * right + "0" * (n - right)
 
 
 def trainings(rng: np.random.Generator, images: np.ndarray, spread: float, skill: float = 0.5) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
+import tiny_project
 
 from benchmark.runtime import git
 from benchmark.runtime.errors import BenchmarkError
@@ -20,7 +20,7 @@ def _repository(tmp_path, monkeypatch) -> None:
     Path("a/one ä.txt").write_bytes(b"1\n\xff")
     Path("a/b/two.txt").write_text("2")
     for arguments in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "one"]):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True)
+        tiny_project.git(*arguments)
     Path("a/one ä.txt").unlink()
     Path("a/b/two.txt").write_text("3")
 
@@ -46,7 +46,7 @@ def test_what_git_cannot_do_is_said(tmp_path, monkeypatch) -> None:
 def test_a_clean_commit_is_one_whose_files_stand_here() -> None:
     with pytest.raises(BenchmarkError, match=r"^uncommitted changes, such as a/b/two\.txt: no commit can be noted"):
         git.clean_commit()
-    subprocess.run(["git", "checkout", "-q", "."], check=True)
+    tiny_project.git("checkout", "-q", ".")
     for written in ("dvc.lock", "pipelines/digits/dvc.lock", "leaderboard/results/digits/reproduced.json"):
         Path(written).parent.mkdir(parents=True, exist_ok=True)
         Path(written).write_text("{}")

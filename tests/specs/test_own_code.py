@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-import tiny_linear_row
 from stages import stage_code
 from tiny_linear_row import NAMES, ROW
 from tiny_project import Project
@@ -23,14 +22,12 @@ NAME = "Tiny2026Linear"
 
 
 @pytest.fixture
-def helped(tmp_path, monkeypatch) -> Project:
+def helped(linear_new) -> Project:
     """A submission whose method.py imports layers.py, with a data file, in the working directory."""
-    project = tiny_linear_row.new(tmp_path / "project")
-    monkeypatch.chdir(project.root)
     write("method.py", METHOD)
     write("layers.py", LAYERS)
     write("tables/means.csv", "0.5\n")
-    return project
+    return linear_new
 
 
 def write(file: str, text: str, name: str = NAME) -> None:

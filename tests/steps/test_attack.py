@@ -14,12 +14,11 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from stages import run_stage, stage_code, stage_names
-from tiny_linear_row import CONTRIBUTED, EXACT, HEAD, NAMES, ROW, TRACK, readme_example, record, robust
-from tiny_project import Project
+from tiny_linear_row import CONTRIBUTED, EXACT, HEAD, NAMES, ROW, record, robust
+from tiny_project import ROOT, Project, append
 
 from benchmark import protocol
 from benchmark.pipeline import generate, inputs
-from benchmark.records.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import methods
 from benchmark.specs.rows import load_row
@@ -94,9 +93,8 @@ def attacked(project: Project, code: str, seed: int = 0, **options: object) -> t
     ],
 )  # fmt: skip
 def test_an_attack_that_fails_is_refused_by_name(linear_row, code, message) -> None:
-    with pytest.raises(BenchmarkError, match=message) as raised:
+    with pytest.raises(BenchmarkError, match=message):
         attacked(linear_row, code, stepps=3)
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +106,8 @@ def test_an_attack_that_fails_is_refused_by_name(linear_row, code, message) -> N
     ],
 )
 def test_an_attack_that_cheats_is_held_against_the_clean_images(linear_row, body, message) -> None:
-    with pytest.raises(BenchmarkError, match=message) as raised:
+    with pytest.raises(BenchmarkError, match=message):
         robust(linear_row, HEAD + body)
-    assert "\n" not in str(raised.value)
     assert not (ROW / "attack-adaptive").exists()
 
 
@@ -134,14 +131,15 @@ def test_a_contributed_file_gets_copies(linear_row) -> None:
 
 def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> None:
     """On a linear model, but for the box and for ties in a last digit."""
+    text = (ROOT / "docs/bring-an-attack.md").read_text()
+    example = text.partition("```python\n")[2].partition("```")[0]
     exact = robust(linear_row, EXACT)
-    assert 0 <= exact - robust(linear_row, readme_example(), CONTRIBUTED + ", parameters: {steps: 50}") <= 1
+    assert 0 <= exact - robust(linear_row, example, CONTRIBUTED + ", parameters: {steps: 50}") <= 1
 
 
 def test_a_radius_that_a_contributed_attack_alone_refutes_is_never_published(linear_row) -> None:
     robust(linear_row, EXACT)
-    submission = Path("submissions/Tiny2026Linear/submission.yaml")
-    submission.write_text(submission.read_text() + "        certificate: {name: lipschitz}\n")
+    append("submissions/Tiny2026Linear/submission.yaml", "        certificate: {name: lipschitz}\n")
     run_stage("certify", *NAMES)
     before = robust(linear_row), (ROW / "record/record.json").read_bytes()
     papers, adaptive = (pq.read_table(ROW / name / "evidence.parquet") for name in ("attack-papers", "attack-adaptive"))
@@ -156,39 +154,6 @@ def test_a_radius_that_a_contributed_attack_alone_refutes_is_never_published(lin
     ):
         robust(linear_row)
     assert (ROW / "record/record.json").read_bytes() == before[1]
-
-
-@pytest.mark.long
-def test_a_reviewers_attack_lowers_the_number(project) -> None:
-    """Through DVC: only the new step runs, and the steps that count it."""
-    line = next(line for line in TRACK.splitlines(keepends=True) if "attack: pgd" in line)
-    further = line + line.replace("0.5", "0.6")  # the probes look into the ball of 0.5, and next into one beyond 0.6
-    track = TRACK.replace("papers", "standard").replace("certified_radii: []", "certified_radii: [0.1]")
-    (project.root / "benchmark/tracks/tiny.yaml").write_text(track.replace(line, further))
-    project.add("Tiny2026Net", epochs=10)
-    project.rvb("repro", "--track", "tiny")
-    before = project.results("Tiny2026Net-small")
-    spec = CONTRIBUTED.replace("0.5", "0.6") + ", parameters: {steps: 50}"
-    project.bring("Tiny2026Net", "contributed", readme_example(), spec)
-    tried = project.rvb("attack", "Tiny2026Net-small", "--suite", "adaptive", "--track", "tiny")
-    assert "contributed-L2-0.6" in tried.stdout
-    assert project.results("Tiny2026Net-small") == before
-    project.rvb("pipeline")
-    output = project.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
-    assert set(re.findall(r"Running stage '[^']*?:(\w+)'", output)) == {"inputs", "evaluate", "leaderboard"}
-    assert re.findall(r"(\S+) is kept", output) == ["attack-standard", "certify", "attention"]
-    after = project.results("Tiny2026Net-small")
-    changed = ("record", "attack-adaptive", "reliability")  # which compares all attacks of the row
-    kept = ({n: data for n, data in files.items() if not n.startswith(changed)} for files in (after, before))
-    assert next(kept) == next(kept)
-    old, new = (Record.model_validate_json(files["record/record.json"]) for files in (before, after))
-    assert new.robust[1].accuracy.count < old.robust[1].accuracy.count
-    assert (new.clean, new.certified, new.attacks[:2]) == (old.clean, old.certified, old.attacks)
-    assert new.attacks[2].suite == "adaptive"
-    site = project.root / "work/tiny/site"
-    page = (site / "models/Tiny2026Net-small/index.html").read_text()
-    assert re.search(r"<th scope=\"row\">contributed</th><td>adaptive</td><td>L2 0.6</td>", page)
-    assert f"<b>{100 * new.robust[1].accuracy.value:.1f}</b>" in (site / "index.html").read_text()
 
 
 def test_components_run_in_turn_on_what_stands(linear_row) -> None:
@@ -238,10 +203,8 @@ def test_a_submissions_own_file_serves_adaptive_alone_never_the_tracks_suites(li
 )  # fmt: skip
 def test_bad_declarations_get_one_clear_line(linear_row, attack, specs, message) -> None:
     linear_row.bring("Tiny2026Linear", attack, HEAD + "    return images\n", *specs)
-    with pytest.raises(BenchmarkError) as raised:
+    with pytest.raises(BenchmarkError, match=re.escape(message)):
         load_row(*NAMES)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
 def test_bringing_an_attack_touches_no_step_before_it(linear_row) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ import pytest
 import tiny_linear_row
 from stages import run_stage
 from tiny_linear_row import NAMES, record
-from tiny_verified import BY_IMAGE, EVIDENCE, RECORD, change_column, change_json, found, sign
+from tiny_project import append
+from tiny_verified import BY_IMAGE, EVIDENCE, RECORD, change_column, change_json, sign, verification
 
 from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS
 
@@ -48,10 +50,8 @@ def run_with(method: str, root: Path, *, certified: bool = False) -> Path:
     folder = project.root / "submissions/Tiny2026Linear"
     (folder / "method.py").write_text(method)
     if certified:  # so that the network is rebuilt from its layers, whose patterns are then seen
-        declared = folder / "submission.yaml"
-        declared.write_text(declared.read_text() + "        certificate: {name: lipschitz}\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(project.root)
+        append(folder / "submission.yaml", "        certificate: {name: lipschitz}\n")
+    with contextlib.chdir(project.root):
         tiny_linear_row.run()
         if certified:
             run_stage("certify", *NAMES)
@@ -92,13 +92,13 @@ def test_both_columns_are_counted_into_the_record(row) -> None:
 
 
 def test_a_verification_asks_again(row) -> None:
-    content = found()
+    content = verification()
     assert not content["lines"]
     assert {"what": "predictions with replaced attention", "count": 40} in content["checked"]
     name = ATTENTION_COLUMNS["uniform"]
     before = change_column(name, 3, lambda value: (value + 1) % 10)
     sign("evidence", EVIDENCE)
-    lines = found()["lines"]
+    lines = verification()["lines"]
     assert f"image 3: {name.replace('_', ' ')}: {(before + 1) % 10} -> {before}" in lines
 
 
@@ -112,20 +112,25 @@ def test_patterns_of_a_network_that_reports_none_are_named_and_broken_columns_to
         EVIDENCE.unlink()
         pq.write_table(table.append_column(name, column), EVIDENCE)
         sign("evidence", EVIDENCE)
-        assert f"{line}:  -> " in found()["lines"]
+        assert f"{line}:  -> " in verification()["lines"]
 
 
-def test_a_count_that_the_evidence_does_not_have_is_named(row) -> None:
-    def change(content: dict) -> None:
-        content["attention"]["none"]["changed"] += 1
+CHANGED = "predictions that change when attention is replaced"
 
+
+def one_more(part: str) -> Callable[[dict], object]:
+    """Return a change of a Record: one more changed prediction."""
+    return lambda content: content["attention"][part].update(changed=content["attention"][part]["changed"] + 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [(one_more("none"), CHANGED), (lambda content: content.pop("attention"), "uniform attention: none -> ")],
+    ids=["a count that the evidence does not have", "left out"],
+)
+def test_a_record_that_says_otherwise_is_named(row, change, line) -> None:
     change_json(RECORD, change)
-    assert any(line.startswith("predictions that change when attention is replaced") for line in found()["lines"])
-
-
-def test_a_record_that_leaves_it_out_is_named(row) -> None:
-    change_json(RECORD, lambda content: content.pop("attention"))
-    assert any(line.startswith("uniform attention: none -> ") for line in found()["lines"])
+    assert any(words.startswith(line) for words in verification()["lines"])
 
 
 def test_patterns_that_layers_make_known_are_replaced_by_their_mean_and_by_another_images(
@@ -135,22 +140,18 @@ def test_patterns_that_layers_make_known_are_replaced_by_their_mean_and_by_anoth
     evidence, made = pq.read_table(EVIDENCE), record()
     assert made.attention is not None
     assert_counted(evidence, (made.attention.mean, made.attention.other), PATTERN_COLUMNS)
-    content = found()
+    content = verification()
     assert not content["lines"]
     assert {"what": "predictions with replaced attention", "count": 80} in content["checked"]
     honest = {path: path.read_bytes() for path in (EVIDENCE, RECORD)}
     for name in PATTERN_COLUMNS.values():
         before = change_column(name, 3, lambda value: (value + 1) % 10)
         sign("evidence", EVIDENCE)
-        assert f"image 3: {name.replace('_', ' ')}: {(before + 1) % 10} -> {before}" in found()["lines"]
+        assert f"image 3: {name.replace('_', ' ')}: {(before + 1) % 10} -> {before}" in verification()["lines"]
         for path, data in honest.items():
             path.write_bytes(data)
-
-    def change(content: dict) -> None:
-        content["attention"]["mean"]["changed"] += 1
-
-    change_json(RECORD, change)
-    assert any(line.startswith("predictions that change when attention is replaced") for line in found()["lines"])
+    change_json(RECORD, one_more("mean"))
+    assert any(line.startswith(CHANGED) for line in verification()["lines"])
 
 
 def test_a_network_without_attention_leaves_nothing(linear_row) -> None:

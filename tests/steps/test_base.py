@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny_linear_row
 from stages import run_stage, stage_names
 from tiny_linear_row import NAMES, ROW
-from tiny_project import edit
+from tiny_project import append, edit
 
 from benchmark import protocol
 from benchmark.pipeline import inputs
@@ -64,9 +63,7 @@ def test_data_that_changed_are_refused_with_both_hashes_where_they_are_read(line
         run_stage("attack-papers", *NAMES)
 
 
-def test_every_stage_run_before_what_it_reads_is_one_line(tmp_path, monkeypatch) -> None:
-    project = tiny_linear_row.new(tmp_path / "project")
-    monkeypatch.chdir(project.root)
+def test_every_stage_run_before_what_it_reads_is_one_line(linear_new) -> None:
     for built in ("", "data"):
         if built:
             run_stage(built, "tiny")
@@ -173,14 +170,13 @@ for stage in ("train", "evaluate"):
 
 
 @pytest.mark.slow
-def test_a_row_is_prepared_trained_and_certified_without_dvc_and_robustbench(tmp_path) -> None:
-    project = tiny_linear_row.new(tmp_path / "project")
-    track = project.root / "benchmark/tracks/tiny.yaml"
+def test_a_row_is_prepared_trained_and_certified_without_dvc_and_robustbench(linear_new) -> None:
+    track = "benchmark/tracks/tiny.yaml"
     edit(track, "suites:\n", "suites:\n  standard:\n    - {attack: autoattack, norm: Linf, eps: 0.15}\n")
     edit(track, "certified_radii: []", "certified_radii: [0.1]")
-    with (project.root / "submissions/Tiny2026Linear/submission.yaml").open("a") as submission:
-        submission.write("        certificate: {name: lipschitz}\n")
+    edit(track, "images: 20", "images: 6")
+    append("submissions/Tiny2026Linear/submission.yaml", "        certificate: {name: lipschitz}\n")
     command = [sys.executable, "-c", BLOCKED]
-    ended = subprocess.run(command, cwd=project.root, env=project.environment(), capture_output=True, text=True)
+    ended = subprocess.run(command, env=linear_new.environment(), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert (project.root / ROW / "certify/evidence.parquet").exists()
+    assert (ROW / "certify/evidence.parquet").exists()

@@ -13,24 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy.stats import binomtest
-from stages import planned_code, really_imported
+from stages import planned_code, really_imported, resumable
 from tiny_project import ROOT, Project
 from tiny_record import record
 from tiny_sources import encode, textures
 from torch import nn
 
-from benchmark.attacks.prediction import Predictions
 from benchmark.data.corruptions import corrupt
 from benchmark.evaluation.evidence import corrupted, mean_proportion
 from benchmark.records.record import Record
-from benchmark.runtime.clock import Clock
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import tracks
 from benchmark.specs.base import to_json
-from benchmark.specs.rows import load_row
 from benchmark.specs.track import CorruptionSpec
-from benchmark.steps.base import Work
-from benchmark.steps.evaluation import Subject
 from leaderboard import build
 from leaderboard.rank import columns, label, rank
 
@@ -111,15 +106,7 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     images = torch.from_numpy(textures(24))
     labels = (images.flatten(1).mean(1) > 0.5).long()
     rules = CorruptionSpec(names=("gaussian_noise", "snow"), severities=(1, 3))
-    row = load_row("digits", "Wong2020Fast-linf")
-
-    def run(model: Brightness, name: str) -> dict[str, torch.Tensor]:
-        (tmp_path / name).mkdir(exist_ok=True)
-        work = Work(row, "corrupt", {}, (), tmp_path / name, Clock(tmp_path))
-        clean = Predictions(labels, torch.ones(len(labels)))
-        subject = Subject(model, images, labels, row.track.evaluation.batch_size, clean)
-        return stage.corrupted_columns(work, subject, rules)
-
+    run = resumable(stage.corrupted_columns, "corrupt", images, labels, rules, tmp_path)
     whole = run(Brightness(), "whole")
     assert list(whole) == [f"corrupted {name} {severity}" for name, severity in rules.cells]
     assert all(column.dtype == torch.bool and len(column) == 24 for column in whole.values())

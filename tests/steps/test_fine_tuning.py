@@ -11,6 +11,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from stages import run_stage
+from tiny_project import append
 
 from benchmark import protocol
 from benchmark.pipeline import generate, repro
@@ -25,13 +26,13 @@ TUNED = """\
       tiny:
         training: {{objective: standard, epochs: 1, batch_size: 64, learning_rate: {rate}, init_from: {start}}}
 """
+SETTINGS = Path("submissions/Tiny2026Linear/submission.yaml")
 SMALL = "work/tiny/Tiny2026Linear-small/train/model.safetensors"
 TUNED_WEIGHTS = "work/tiny/Tiny2026Linear-tuned/train/model.safetensors"
 
 
 def tune(start: str, rate: str = "0.001") -> None:
-    path = Path("submissions/Tiny2026Linear/submission.yaml")
-    path.write_text(tiny_linear_row.SUBMISSION + TUNED.format(start=start, rate=rate))
+    SETTINGS.write_text(tiny_linear_row.SUBMISSION + TUNED.format(start=start, rate=rate))
 
 
 @pytest.mark.slow
@@ -105,9 +106,8 @@ def build(rows, jobs: int) -> dict[str, str]:
 
 def test_rows_that_start_from_a_failed_one_are_not_begun_and_all_are_named(linear_row, monkeypatch) -> None:
     tune("{row: Tiny2026Linear-small}")
-    path = Path("submissions/Tiny2026Linear/submission.yaml")
     again = TUNED.format(start="{row: Tiny2026Linear-tuned}", rate="0.001").replace("  tuned:", "  again:", 1)
-    path.write_text(path.read_text() + again)
+    append(SETTINGS, again)
     rows = [load_row("tiny", f"Tiny2026Linear-{variant}") for variant in ("small", "tuned", "again")]
 
     def run(arguments, *_) -> None:
@@ -122,12 +122,11 @@ def test_rows_that_start_from_a_failed_one_are_not_begun_and_all_are_named(linea
 
 def test_a_row_that_becomes_ready_later_goes_before_shorter_ones(linear_row, monkeypatch) -> None:
     tune("{row: Tiny2026Linear-small}")
-    path = Path("submissions/Tiny2026Linear/submission.yaml")
     training = "training: {objective: standard, epochs: 1, batch_size: 64, learning_rate: 0.01}"
     others = "".join(
         f"  {name}:\n    title: Other\n    tracks:\n      tiny: {{{training}}}\n" for name in ("one", "two")
     )
-    path.write_text(path.read_text() + others)
+    append(SETTINGS, others)
     rows = [load_row("tiny", f"Tiny2026Linear-{variant}") for variant in ("one", "two", "small", "tuned")]
     for row, seconds in zip(rows, (1.0, 2.0, 3.0, 4.0), strict=True):
         for step in protocol.plan(row):
@@ -143,9 +142,8 @@ def test_a_row_may_start_from_the_row_of_its_name_on_another_track(linear_row, m
     rules = Path("benchmark/tracks/tiny.yaml")
     Path("benchmark/tracks/other.yaml").write_text(rules.read_text())
     tune("{row: Tiny2026Linear-tuned, track: other}")
-    path = Path("submissions/Tiny2026Linear/submission.yaml")
     own = "      other: {training: {objective: standard, epochs: 1, batch_size: 64, learning_rate: 0.01}}\n"
-    path.write_text(path.read_text() + own)
+    append(SETTINGS, own)
     row, ran = load_row("tiny", "Tiny2026Linear-tuned"), []
     monkeypatch.setattr(repro.dvc, "run", lambda arguments, *_, **__: ran.append(" ".join(arguments)))
     repro.prepare("tiny", [row.source], lambda _: None)

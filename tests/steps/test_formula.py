@@ -6,13 +6,12 @@ import pytest
 import tiny_linear_row
 import torch
 from stages import run_stage
+from tiny_project import append, edit
 from torch import nn
 
-from benchmark import protocol
 from benchmark.certificates.unsound_paper_formula import FORMULAS, unsound_radius
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.rows import load_row
 
 
 def network() -> nn.Sequential:
@@ -45,10 +44,8 @@ def test_unknown_formulas_and_layers_are_refused() -> None:
 
 @pytest.mark.slow
 def test_a_record_shows_a_formula_and_counts_nothing_of_it(linear_row) -> None:
-    path = linear_row.root / "submissions/Tiny2026Linear/submission.yaml"
-    path.write_text(path.read_text() + "        unsound_formulas: [certvit, certvit_released]\n")
-    track = linear_row.root / "benchmark/tracks/tiny.yaml"
-    track.write_text(track.read_text().replace("certified_radii: []", "certified_radii: [0.01, 0.1]"))
+    append("submissions/Tiny2026Linear/submission.yaml", "        unsound_formulas: [certvit, certvit_released]\n")
+    edit("benchmark/tracks/tiny.yaml", "certified_radii: []", "certified_radii: [0.01, 0.1]")
     for name in ("attack-papers", "formula", "reliability", "collect"):
         run_stage(name, *tiny_linear_row.NAMES)
     record = tiny_linear_row.record()
@@ -58,8 +55,3 @@ def test_a_record_shows_a_formula_and_counts_nothing_of_it(linear_row) -> None:
     assert {*shown} == {"certvit", "certvit_released"}
     assert {*shown["certvit"]["reached"]} == {"0.01", "0.1"}
     assert 0 < shown["certvit"]["reached"]["0.01"] <= record.clean.value
-
-
-def test_a_row_without_formulas_has_no_such_stage() -> None:
-    with pytest.raises(BenchmarkError, match="names no `unsound_formulas`"):
-        protocol.planned(load_row("digits", "Wong2020Fast-linf"), "formula")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import command
 import pyarrow.parquet as pq
 import pytest
 import tiny_linear_row
 from searched import draws
 from stages import run_stage, stage_names
 from tiny_linear_row import NAMES, PICTURES, ROW, record
+from tiny_project import edit
 
 from benchmark.records.record import Record
 from benchmark.runtime.errors import BenchmarkError
 
+FOLDER = Path("submissions/Tiny2026Linear")
 TRACK = (
     tiny_linear_row.TRACK.replace("images: 20", "images: 4").replace(
         "suites:\n", "suites:\n  standard:\n    - {attack: autoattack, norm: Linf, eps: 0.1}\n"
@@ -42,25 +47,18 @@ FORWARDS = {
     "noise of torch": "return self.linear(z + 0.3 * torch.randn_like(z))",
     "noise of numpy": "return self.linear(z) + torch.from_numpy(np.random.default_rng().normal(0, 1, (len(z), 10))).float()",
     "detached": "return self.linear(z.detach())",
-    "numpy inside": "return self.linear(torch.from_numpy(np.round(8 * (z if self.training else z.numpy())) / 8))",
+    "numpy inside": "return self.linear(torch.from_numpy(np.round(8 * (z.detach().numpy() if self.training else z.numpy())) / 8))",
     "rounded": "return self.linear((8 * z).round() / 8)",
     "gradient not finite": "return self.linear(z) + 0 * (z - z).sqrt().sum(1, keepdim=True)",
 }
 
 
 @pytest.fixture
-def odd_row(request, tmp_path, monkeypatch) -> Record:
+def odd_row(request, linear_new) -> Record:
     """The Record of a row whose model is odd in the way that the parameter names."""
-    project = tiny_linear_row.new(tmp_path / "project")
-    monkeypatch.chdir(project.root)
-    (project.root / "benchmark/tracks/tiny.yaml").write_text(TRACK)
-    folder = project.root / "submissions/Tiny2026Linear"
-    declared = tiny_linear_row.SUBMISSION.replace("variants:", "division: open\nvariants:")
-    (folder / "submission.yaml").write_text(declared)
-    forward = FORWARDS[request.param].replace(
-        "z if self.training else z.numpy()", "z.detach().numpy() if self.training else z.numpy()"
-    )
-    (folder / "method.py").write_text(METHOD.replace("{forward}", forward))
+    Path("benchmark/tracks/tiny.yaml").write_text(TRACK)
+    edit(FOLDER / "submission.yaml", "variants:", "division: open\nvariants:")
+    (FOLDER / "method.py").write_text(METHOD.replace("{forward}", FORWARDS[request.param]))
     run_stage("data", "tiny")
     for name in stage_names(*NAMES):
         run_stage(name, *NAMES)
@@ -97,32 +95,21 @@ def test_a_model_without_gradients_ends_and_says_so(odd_row, request) -> None:
         assert any("the model gives no gradient" in words for words in attack.warnings) == none_at_all
     assert odd_row.reliability
     assert odd_row.reliability.failing
+    shown = command.rvb("show", NAMES[1], "--track", "tiny").output
+    assert all(f'warning: "{indicator.name}" fails: ' in shown for indicator in odd_row.reliability.failing)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("odd_row", ["gradient not finite"], indirect=True)
 def test_gradients_that_are_not_finite_count_as_none(odd_row) -> None:
     assert "no usable input gradient" in said(odd_row)
 
 
-@pytest.mark.parametrize(("division", "smoothed"), [("closed", True), ("open", False)])
-def test_only_the_closed_division_has_smoothed_radii(tmp_path, monkeypatch, division, smoothed) -> None:
-    project = tiny_linear_row.new(tmp_path / "project")
-    monkeypatch.chdir(project.root)
-    (project.root / "benchmark/tracks/tiny.yaml").write_text(TRACK)
-    declared = tiny_linear_row.SUBMISSION.replace("variants:", f"division: {division}\nvariants:")
-    (project.root / "submissions/Tiny2026Linear/submission.yaml").write_text(declared)
-    assert ("smooth" in stage_names(*NAMES)) is smoothed
-
-
-def test_training_against_an_attack_says_that_it_needs_gradients(tmp_path, monkeypatch) -> None:
-    project = tiny_linear_row.new(tmp_path / "project")
-    monkeypatch.chdir(project.root)
-    folder = project.root / "submissions/Tiny2026Linear"
+def test_training_against_an_attack_says_that_it_needs_gradients(linear_new) -> None:
     attack = "objective: adversarial, attack: {attack: fgsm, norm: Linf, eps: 0.1}"
-    declared = tiny_linear_row.SUBMISSION.replace("objective: standard", attack)
-    (folder / "submission.yaml").write_text(declared)
-    (folder / "method.py").write_text(METHOD.replace("{forward}", FORWARDS["detached"]))
+    edit(FOLDER / "submission.yaml", "objective: standard", attack)
+    (FOLDER / "method.py").write_text(METHOD.replace("{forward}", FORWARDS["detached"]))
     run_stage("data", "tiny")
     with pytest.raises(BenchmarkError, match="needs gradients by the image: its logits do not depend on the image"):
         run_stage("train", *NAMES)

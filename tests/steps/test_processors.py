@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from tiny_project import Project
+from tiny_project import Project, edit
 
 from benchmark.runtime import arithmetic
 
@@ -36,8 +36,7 @@ pytestmark = [
 def native(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = Project.new(tmp_path_factory.mktemp("native") / "project")
     project.add("Tiny2026Net", epochs=3)
-    params = project.root / "params.yaml"
-    params.write_text(params.read_text().replace("wall: full", "wall: none"))  # the emulator has no landlock
+    edit(project.root / "params.yaml", "wall: full", "wall: none")  # the emulator has no landlock
     project.rvb("repro", "--track", "tiny")
     return project
 

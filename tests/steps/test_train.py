@@ -31,10 +31,8 @@ RECIPE = """\
 
 
 @pytest.fixture
-def recipe(tmp_path, monkeypatch):
+def recipe(linear_new):
     """Write a recipe into the submission of a project with data, not yet trained."""
-    project = tiny_linear_row.new(tmp_path / "project")
-    monkeypatch.chdir(project.root)
     run_stage("data", "tiny")
     path = Path("submissions/Tiny2026Linear/submission.yaml")
     assert PLAIN in path.read_text()
@@ -108,9 +106,8 @@ def test_every_file_that_a_recipe_runs_is_a_dependency_of_its_stage(recipe) -> N
 def test_bad_recipes_are_refused(recipe, old, new, message) -> None:
     assert old in RECIPE
     recipe(RECIPE.replace(old, new, 1).replace("clip_norm: 1", "clip_norm: 0").replace("sam: 0.05", "sam: 0"))
-    with pytest.raises(BenchmarkError, match=message) as raised:
+    with pytest.raises(BenchmarkError, match=message):
         run_stage("train", *NAMES)
-    assert "\n" not in str(raised.value)
     assert not (ROW / "train").exists()
 
 

@@ -27,13 +27,11 @@ def loading(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def studied(tmp_path, monkeypatch):
+def studied(linear_new):
     """A project whose linear model has a study, as working directory. Its networks run without a sandbox: see `walled`."""
-    made = tiny_linear_row.new(tmp_path / "project")
-    tiny_study.add(made)
-    edit(made.root / "params.yaml", "wall: full", "wall: none")
-    monkeypatch.chdir(made.root)
-    return made
+    tiny_study.add(linear_new)
+    edit("params.yaml", "wall: full", "wall: none")
+    return linear_new
 
 
 @pytest.fixture

@@ -62,9 +62,8 @@ def test_a_cell_goes_on_from_anothers_weights_of_its_seed(project) -> None:
 )
 def test_a_start_that_is_no_earlier_cell_is_refused(loading, change, words) -> None:
     tiny_study.add(loading).write_text(STUDY.replace(*change))
-    with pytest.raises(BenchmarkError, match=words) as raised:
+    with pytest.raises(BenchmarkError, match=words):
         grids.load("Tiny2026Linear", "grid")
-    assert "\n" not in str(raised.value)
 
 
 PENALISED = tiny_linear_row.SUBMISSION.replace(

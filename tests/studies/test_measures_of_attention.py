@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_study
 from stages import failed_study, run_stage, run_study, study_entries
+from tiny_project import edit
 
 from benchmark.records.study_table import table
 from benchmark.runtime import code
@@ -119,10 +120,7 @@ def test_only_a_study_that_asks_depends_on_what_finds_attention(project) -> None
     ],
 )
 def test_what_does_not_fit_stops_before_anything_is_trained(project, capfd, file, old, new, message) -> None:
-    path = project.root / "submissions/Tiny2026Linear" / file
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
+    edit(project.root / "submissions/Tiny2026Linear" / file, old, new)
     if "no measure" in message:  # the study does not load
         with pytest.raises(BenchmarkError, match=message):
             run_study(*tiny_study.NAMES)

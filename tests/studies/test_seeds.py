@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_linear_row
 from stages import run_networks, run_stage, run_study, study_entries
+from tiny_project import edit
 
 from benchmark.records.study import PublishedStudy
 from benchmark.runtime import files
@@ -31,16 +32,13 @@ def build(data):
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def project(linear_new):
     """A project with a linear row on a track with a certified radius, as working directory."""
-    made = tiny_linear_row.new(tmp_path / "project")
-    monkeypatch.chdir(made.root)
-    submission = made.root / "submissions/Tiny2026Linear/submission.yaml"
+    submission = Path("submissions/Tiny2026Linear/submission.yaml")
     submission.write_text(tiny_linear_row.SUBMISSION + "        certificate: {name: local}\n")
     (submission.parent / "method.py").write_text(METHOD)
-    track = made.root / "benchmark/tracks/tiny.yaml"
-    track.write_text(tiny_linear_row.TRACK.replace("certified_radii: []", "certified_radii: [0.05, 0.2]"))
-    return made
+    edit("benchmark/tracks/tiny.yaml", "certified_radii: []", "certified_radii: [0.05, 0.2]")
+    return linear_new
 
 
 def grid() -> grids.Grid:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from pathlib import Path
 
 import tiny_linear_row
 import torch
-from tiny_project import Project, edit
+from tiny_project import Project, append, edit, git
 from torch import nn
 
 from benchmark.pipeline import generate, inputs
@@ -49,27 +48,15 @@ def with_given(root: Path) -> Project:
 def new(root: Path, *variants: str) -> Project:
     """A project of the linear row and of these variants beside it, committed; its remote is the folder `remote` beside it."""
     project = tiny_linear_row.new(root)
-    submission = root / "submissions/Tiny2026Linear/submission.yaml"
-    submission.write_text(submission.read_text() + "".join(variants))
+    append(root / "submissions/Tiny2026Linear/submission.yaml", "".join(variants))
     with contextlib.chdir(root):
         generate.write()
         inputs.write("tiny")  # as a coordinator does before it sends an order
     edit(root / ".dvc/config", "[core]\n", "[core]\n    remote = store\n")
-    with (root / ".dvc/config").open("a") as config:
-        config.write(f"['remote \"store\"']\n    url = {root.parent / 'remote'}\n")
-    commit(project)
+    append(root / ".dvc/config", f"['remote \"store\"']\n    url = {root.parent / 'remote'}\n")
+    git("add", "-A", cwd=root)
+    git("commit", "-qm", "As it stands", cwd=root)
     return project
-
-
-def commit(project: Project) -> str:
-    """Commits all that is not ignored; the commit's name."""
-    git(project, "add", "-A")
-    git(project, "-c", "user.name=Nobody", "-c", "user.email=nobody@localhost", "commit", "-qm", "As it stands")
-    return git(project, "rev-parse", "HEAD").strip()
-
-
-def git(project: Project, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=project.root, check=True, capture_output=True, text=True).stdout
 
 
 def locks(project: Project) -> dict[str, bytes]:

@@ -12,9 +12,18 @@ def rvb(*arguments: str) -> Result:
 
 
 def error(*arguments: str) -> str:
-    """The one line with which a command ends."""
+    """Return the one line with which a command ends."""
     result = rvb(*arguments)
     assert result.exit_code == 1
     message = str(result.exception)
     assert "\n" not in message
     return message
+
+
+def tiny_rvb(*arguments: str) -> Result:
+    return rvb(*arguments, "--track", "tiny")
+
+
+def tiny_error(*arguments: str) -> str:
+    """Return the one line with which a command on the track `tiny` ends."""
+    return error(*arguments, "--track", "tiny")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
+from tiny_models import Through
 from torch import nn
 from torch.nn import functional
 
@@ -36,10 +38,10 @@ class Network(nn.Module):
         return self.out(functional.gelu(self.hidden(x.flatten(1) - 0.4)))
 
 
-def train(model: nn.Module, steps: int, seed: int) -> None:
-    """Whole-batch steps on the cross-entropy; leaves the model frozen."""
+def train(model: nn.Module, steps: int, seed: int, weight_decay: float = 0.0) -> None:
+    """Train by whole-batch steps on the cross-entropy, and freeze the model."""
     images, labels = blobs(400, seed=seed)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01, weight_decay=weight_decay)
     for _ in range(steps):
         optimizer.zero_grad()
         functional.cross_entropy(model(images), labels).backward()
@@ -55,34 +57,6 @@ def trained() -> Network:
     return model
 
 
-class Rounded(nn.Module):
-    """Thermometer-like input: the gradient is 0 everywhere (Buckman et al. 2018, broken by Athalye et al. 2018)."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return trained()(torch.round(8 * x) / 8)
-
-
-class Saturated(nn.Module):
-    """Logits so large that the cross-entropy is exactly 0 in float32 (defensive distillation, Carlini and Wagner 2016)."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return 1e4 * trained()(x)
-
-
-class Shattered(nn.Module):
-    """A ripple far finer than a step: it hardly moves the logits but rules their gradient."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return trained()(x + 0.02 * torch.sin(2000 * x))
-
-
-class Random(nn.Module):
-    """Noise on the input at every pass."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return trained()(x + 0.1 * torch.randn_like(x))
-
-
 class Turned(torch.autograd.Function):
     @staticmethod
     def forward(_ctx, x: torch.Tensor) -> torch.Tensor:
@@ -93,8 +67,19 @@ class Turned(torch.autograd.Function):
         return -gradient
 
 
-class Uphill(nn.Module):
-    """Honest at images of 8-bit pixels, as clean ones are; beside them the gradient points the wrong way."""
+def honest_at_8_bits(x: torch.Tensor) -> torch.Tensor:
+    """Turn the gradient round beside images of 8-bit pixels, as clean ones are."""
+    return x if torch.equal(256 * x, torch.round(256 * x)) else Turned.apply(x)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return trained()(x if torch.equal(256 * x, torch.round(256 * x)) else Turned.apply(x))
+
+MASKED: dict[str, Callable[[], nn.Module]] = {
+    # thermometer-like input: the gradient is 0 everywhere (Buckman et al. 2018, broken by Athalye et al. 2018)
+    "rounded": lambda: Through(trained(), lambda x: torch.round(8 * x) / 8),
+    # logits so large that the cross-entropy is exactly 0 in float32 (defensive distillation, Carlini and Wagner 2016)
+    "saturated": lambda: Through(trained(), after=lambda z, _: 1e4 * z),
+    # a ripple far finer than a step: it hardly moves the logits but rules their gradient
+    "shattered": lambda: Through(trained(), lambda x: x + 0.02 * torch.sin(2000 * x)),
+    # noise on the input at every pass
+    "random": lambda: Through(trained(), lambda x: x + 0.1 * torch.randn_like(x)),
+    "uphill": lambda: Through(trained(), honest_at_8_bits),
+}

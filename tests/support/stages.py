@@ -11,13 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmark import protocol
+from benchmark.attacks.prediction import Predictions
 from benchmark.commands.pipeline import step
 from benchmark.pipeline import inputs
-from benchmark.protocol import STEPS
 from benchmark.runtime import code
+from benchmark.runtime.clock import Clock
 from benchmark.specs.rows import load_row
+from benchmark.steps.base import Work
+from benchmark.steps.evaluation import Subject
 from benchmark.studies import grids
 
 
@@ -45,6 +49,21 @@ def failed_study(capfd, track: str, study: str) -> str:
     printed = capfd.readouterr()
     assert "epoch" not in printed.out, "something was trained"
     return printed.err
+
+
+def resumable(
+    function: Callable, kind: str, images: torch.Tensor, labels: torch.Tensor, rules, folder: Path
+) -> Callable:
+    """Return what computes a row's columns of evidence with a model, in a folder of this name, as its stage does."""
+    row = load_row("digits", "Wong2020Fast-linf")
+
+    def columns(model: torch.nn.Module, name: str) -> dict[str, torch.Tensor]:
+        (folder / name).mkdir(exist_ok=True)
+        clean = Predictions(labels, torch.ones(len(labels)))
+        subject = Subject(model, images, labels, row.track.evaluation.batch_size, clean)
+        return function(Work(row, kind, {}, (), folder / name, Clock(folder)), subject, rules)
+
+    return columns
 
 
 def stage_names(track: str, row: str) -> list[str]:
@@ -91,12 +110,6 @@ def stage_processes(project, stage: str, forks: bool = False) -> list[int]:
 
 
 LOADS_STUDY = "from benchmark.studies import grids"
-
-
-def planned_steps(project, row: str) -> list[str]:
-    """Return the steps of a row that have inputs files, in order."""
-    names = [path.stem for path in project.root.glob(f"work/*/inputs/{row}/*.json")]
-    return sorted(names, key=lambda name: ([*STEPS].index(name.partition("-")[0]), name))
 
 
 def planned_code(project, subject: str, name: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""A network of two residual attention blocks that can be certified, and attempts to break bounds and certificates."""
+"""Networks that can be certified, a small audit, and attempts to break bounds and certificates."""
 
 from __future__ import annotations
 
@@ -10,23 +10,43 @@ from torch import nn
 from benchmark.attacks import pgd
 from benchmark.certificates.bounds.layer_bound import PerturbationSet
 from benchmark.certificates.bounds.network_bound import NetworkBound
+from benchmark.evaluation.audit_layers import Effort
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 from benchmark.specs.threat import ThreatModel
 
+GREY = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 0.4 + 0.3
+SMALL = Effort(radii=(0.1,), starts=3, steps=3)
 
-def network(seed: int, heads: int = 2, width: int = 8, qk_norm: float = 2.0, scale: float = 1.0) -> nn.Sequential:
+
+def network(
+    seed: int, *, width: int = 8, qk_norm: float = 2.0, vo_norm: float = 0.5, hidden: int = 16,
+    radii: tuple[float, ...] = (1.0, 0.5), classes: int = 4,
+) -> nn.Sequential:  # fmt: skip
+    """Return a network of one residual attention block for each of the radii of its projections."""
     torch.manual_seed(seed)
     layers: list[nn.Module] = [Normalise(), Patchify(2), BoundedLinear(4, width), Positions(4, width)]
-    for radius in (1.0, 0.5):
-        layers += [LayerProject(radius), ResidualAttention(width, heads, qk_norm=qk_norm, vo_norm=0.5)]
-        layers.append(SLLBlock(width, 2 * width))
-    model = nn.Sequential(*layers, MeanPool(), NormalisedHead(width, 4))
+    for radius in radii:
+        layers += [LayerProject(radius), ResidualAttention(width, 2, qk_norm=qk_norm, vo_norm=vo_norm)]
+        layers.append(SLLBlock(width, hidden))
+    model = nn.Sequential(*layers, MeanPool(), NormalisedHead(width, classes))
     for parameter in model.parameters():
-        parameter.data += scale * 0.3 * torch.randn(parameter.shape)
+        parameter.data += 0.3 * torch.randn(parameter.shape)
     return model.eval().requires_grad_(False)
+
+
+def one_block() -> nn.Sequential:
+    """Return the network that audits are tried on."""
+    return network(0, width=6, vo_norm=1.0, hidden=8, radii=(1.0,), classes=5)
+
+
+def affine(*blocks: nn.Module) -> nn.Sequential:
+    """Return a network of five classes that is affine but for its blocks, which map tokens of width 6."""
+    torch.manual_seed(0)
+    layers = [Normalise(), Patchify(2), BoundedLinear(4, 6), *blocks, MeanPool(), NormalisedHead(6, 5)]
+    return nn.Sequential(*layers).eval().requires_grad_(False)
 
 
 def random_perturbations(

@@ -23,6 +23,13 @@ from benchmark.layers.token_convolution import BoundedTokenConvolution, TokenCon
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, MergeTokens, Patchify, Positions, TakeToken
 
 
+class Doubled(nn.Linear):
+    """A layer that nothing is known of."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 

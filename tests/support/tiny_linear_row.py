@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
-import pytest
 from stages import run_stage
-from tiny_project import ROOT, Project
+from tiny_project import Project
 
 from benchmark.records.record import Record
 
@@ -84,8 +84,7 @@ def new(root: Path) -> Project:
 def trained(root: Path) -> Project:
     """Return a project with the row run up to its Record, which is not made."""
     project = new(root)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(project.root)
+    with contextlib.chdir(project.root):
         run()
     return project
 
@@ -110,9 +109,3 @@ def robust(project: Project, code: str | None = None, *specs: str) -> int:
 
 def record() -> Record:
     return Record.model_validate_json((ROW / "record/record.json").read_text())
-
-
-def readme_example() -> str:
-    """Return the attack that docs/bring-an-attack.md shows to reviewers."""
-    text = (ROOT / "docs/bring-an-attack.md").read_text()
-    return text.partition("```python\n")[2].partition("```")[0]

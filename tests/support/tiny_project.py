@@ -76,7 +76,7 @@ class Project:
             if track.stem != "digits":
                 track.unlink()
         (root / "benchmark" / "tracks" / "tiny.yaml").write_text(TINY_TRACK)
-        subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+        git("init", "-q", cwd=root)
         return cls(root)
 
     def copy(self, root: Path) -> Project:
@@ -129,11 +129,22 @@ class Project:
         return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(found)}
 
 
+def git(*arguments: str, cwd: Path | None = None) -> str:
+    """Run git, with a committer of no particular name; return what it prints."""
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+    return subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
+
+
 def edit(path: Path | str, old: str, new: str) -> None:
-    """Writes `new` wherever the file has `old`, which it must have."""
+    """Write `new` wherever the file has `old`, which it must have."""
     text = Path(path).read_text()
     assert old in text
     Path(path).write_text(text.replace(old, new))
+
+
+def append(path: Path | str, text: str) -> None:
+    with Path(path).open("a") as file:
+        file.write(text)
 
 
 def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], Project]) -> Project:

@@ -41,8 +41,6 @@ def write_parquet(path: Path, part: slice, image: str = "img", label: str = "lab
 
 
 def write_svhn(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchvision import datasets
-
     names = {}
     for name, part in (("train", slice(0, 14)), ("test", slice(14, 20))):
         path = root / f"{name}_32x32.mat"
@@ -87,8 +85,6 @@ def write_caltech(root: Path) -> None:
 
 def write_flowers(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six numbered images, labels from 1, and the three splits, with torchvision's checksums set to these files'."""
-    from torchvision.datasets import Flowers102
-
     home = root / "flowers-102"
     for i, grey in enumerate(GREYS):
         flat(home / "jpg" / f"image_{i + 1:05d}.jpg", grey)
@@ -97,7 +93,7 @@ def write_flowers(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     savemat(home / "setid.mat", {name: np.array(value, np.uint16) for name, value in ids.items()})
     sums = {name: hashlib.md5((home / name).read_bytes()).hexdigest() for name in ("imagelabels.mat", "setid.mat")}
     known = {"label": ("imagelabels.mat", sums["imagelabels.mat"]), "setid": ("setid.mat", sums["setid.mat"])}
-    monkeypatch.setattr(Flowers102, "_file_dict", known)
+    monkeypatch.setattr(datasets.Flowers102, "_file_dict", known)
 
 
 def textures(n: int, size: tuple[int, int] = (32, 32)) -> np.ndarray:

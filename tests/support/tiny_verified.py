@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import command
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 import tiny_linear_row
 import torch
+from command import tiny_rvb as rvb
 from safetensors.torch import load_file, save_file
 from stages import run_stage
 from tiny_linear_row import NAMES, ROW
-from tiny_project import Project, edit
-from typer.testing import Result
+from tiny_project import Project, append, edit
 
 from benchmark.data.images import evaluation_split
 from benchmark.runtime import files
@@ -30,17 +29,15 @@ IMAGES, BY_IMAGE = ROW / "record/images.safetensors", ROW / "record/per_image.js
 STORED = ROW / "attack-more/adversarial.safetensors"  # a suite whose images the Record does not keep
 WEIGHTS = ROW / "train/model.safetensors"
 PUBLISHED = Path("leaderboard/results/tiny")
-SUITE = "  more:\n    - {attack: fgsm, norm: Linf, eps: 0.05}\n"
 
 
 def new(root: Path) -> Project:
     """The project, not yet run; the probes look into the Linf ball, so that l2 is left to weak attacks."""
     project = tiny_linear_row.new(root)
-    track, folder = project.root / "benchmark/tracks/tiny.yaml", project.root / "submissions/Tiny2026Linear"
-    text = track.read_text().replace("development:\n", f"{SUITE}development:\n")
-    track.write_text(text.replace("certified_radii: []", "certified_radii: [0.1, 0.3]"))
-    text = (folder / "submission.yaml").read_text()
-    (folder / "submission.yaml").write_text(text + "        certificate: {name: lipschitz}\n")
+    track = project.root / "benchmark/tracks/tiny.yaml"
+    edit(track, "development:\n", "  more:\n    - {attack: fgsm, norm: Linf, eps: 0.05}\ndevelopment:\n")
+    edit(track, "certified_radii: []", "certified_radii: [0.1, 0.3]")
+    append(project.root / "submissions/Tiny2026Linear/submission.yaml", "        certificate: {name: lipschitz}\n")
     return project
 
 
@@ -48,8 +45,7 @@ def published(root: Path, of: Callable[[Path], Project] = new) -> Project:
     """The project that `of` makes, with its row built and published, without a sandbox."""
     project = of(root)
     edit(project.root / "params.yaml", "wall: full", "wall: none")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(project.root)
+    with contextlib.chdir(project.root):
         run()
     return project
 
@@ -62,16 +58,7 @@ def run() -> None:
     assert rvb("publish", NAME).exit_code == 0
 
 
-def rvb(*arguments: str) -> Result:
-    return command.rvb(*arguments, "--track", "tiny")
-
-
-def refused(*arguments: str) -> str:
-    """The one line with which a command ends."""
-    return command.error(*arguments, "--track", "tiny")
-
-
-def found(*arguments: str) -> dict[str, Any]:
+def verification(*arguments: str) -> dict[str, Any]:
     """What `rvb verify --json` says of the row's only Record, or of the first; contradictions as lines without the row. Two
     certificates are made again unless `arguments` say otherwise.
     """

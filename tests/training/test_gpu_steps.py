@@ -21,7 +21,6 @@ from benchmark.layers.attention_weights import attention_weights
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import capture, standard
 from benchmark.training.capture import WARM, waits_among
-from benchmark.training.optimisers import optimizer
 from benchmark.training.steps import Autocast, Steps
 
 IMAGES, LABELS = blobs(0, 16)
@@ -242,17 +241,6 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_reported(monkeypatch, c
     ]
     with pytest.raises(BenchmarkError, match=r"^out of memory with one image of a batch of 16; use another GPU$"):
         steps_of(holding(0), standard.objective(None), rules).step([(IMAGES, LABELS)], 16, 1.0)
-
-
-@pytest.mark.parametrize("kind", ["adamw", "sgd"])
-@pytest.mark.parametrize("decayed", ["all", "weights"])
-def test_on_a_gpu_the_optimiser_is_fused_and_its_rate_lies_there(kind, decayed) -> None:
-    rules = spec(optimizer=kind, weight_decay=0.1, weight_decay_on=decayed)
-    made = optimizer(model(), rules, torch.device("cuda"), scaled=True)
-    assert not any(group.get("fused") for group in made.param_groups)
-    if torch.cuda.is_available():
-        made = optimizer(model().cuda(), rules, torch.device("cuda"))
-        assert all(group["fused"] and group["lr"].device.type == "cuda" for group in made.param_groups)
 
 
 def test_a_wait_is_told_from_the_warning_that_torch_looks_for_waits() -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from place_in_batch import assert_same_rows
-from tiny_attacked import assert_slots_and_company_change_no_bit
+from tiny_attacked import assert_same_rows, assert_slots_and_company_change_no_bit
 from tiny_models import Through, grey_images
 from torch import nn
 from torch.nn import functional

@@ -6,13 +6,12 @@ from functools import partial
 
 import pytest
 import torch
-from place_in_batch import assert_same_rows
-from tiny_attacked import Watched, authors, labelled, search_of
+from tiny_attacked import Watched, assert_same_rows, authors, labelled, search_of
 from tiny_models import Linear, Through, grey_images
 from torch import nn
 
 from benchmark.attacks import autoattack
-from benchmark.attacks.engine import apgd, fab, slots, square
+from benchmark.attacks.engine import apgd, fab, square
 from benchmark.attacks.engine.slots import generator
 from benchmark.attacks.internals import Notes
 from benchmark.attacks.prediction import MIN_ROWS
@@ -47,13 +46,6 @@ def test_streams_differ_by_seed_image_and_purpose_and_repeat() -> None:
     keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0, 1)]
     drawn = {tuple(torch.rand(4, generator=generator(*key)).tolist()) for key in keys + keys}
     assert len(drawn) == len(keys)
-
-
-@pytest.mark.parametrize(("flops", "pixels", "images_in_a_call"), [
-    (0, 1, 20), (1_000, 1, 80), (4_000_000, 1, 50), (10_000_000, 1, 20), (1_000, 300, 54)
-])  # fmt: skip
-def test_only_small_models_on_small_images_get_fuller_calls(flops, pixels, images_in_a_call) -> None:
-    assert slots.fuller(20, torch.zeros(3, 1, 8 * pixels, 8), flops) == images_in_a_call
 
 
 def test_slots_are_refilled_and_broken_images_leave_the_queue() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from ball_search import ascend, jacobian_norm
 from mpmath import mp, mpf
 from searched import few
+from tiny_layers import draw
 from torch import nn
 
 from benchmark.certificates.bounds.l2_attention import (
@@ -31,10 +33,6 @@ from benchmark.layers.attention_l2 import (
 )
 from benchmark.layers.attention_window import MASKED, L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def layer_of(
@@ -94,7 +92,7 @@ def test_the_lemmas_of_the_constant(tokens, width) -> None:
     """Row and column sums as the proof has them, over scales from all tokens equal to all apart."""
     c, share = phi_inverse(tokens - 1), math.sqrt(tokens) / (tokens - 1)
     for seed, spread in enumerate((0.1, 0.3, 1.0, 1.5, 2.0, 4.0)):
-        z = normal(tokens, width, seed=seed) * spread / math.sqrt(width)
+        z = draw(tokens, width, seed=seed) * spread / math.sqrt(width)
         z[: tokens // 2] *= 0.1
         squares = ((z[:, None] - z[None]) ** 2).sum(-1)
         p = (-squares).softmax(-1)
@@ -112,7 +110,7 @@ def test_the_lemmas_of_the_constant(tokens, width) -> None:
 @pytest.mark.parametrize("tokens", few([2, 5], [3, 9]))
 @pytest.mark.parametrize("start", ["spread", "two clusters", "one apart"])
 def test_ascent_does_not_exceed_the_mixing_constant(tokens, start) -> None:
-    z = normal(tokens, 2, seed=tokens)
+    z = draw(tokens, 2, seed=tokens)
     if start == "two clusters":  # where the first published bound nearly is: all sqrt(c + 1) from one token
         z = 0.05 * z
         z[1:, 0] += math.sqrt(phi_inverse(tokens - 1) + 1)
@@ -128,7 +126,7 @@ def test_ascent_does_not_exceed_the_mixing_constant(tokens, start) -> None:
 )
 def test_ascent_does_not_exceed_the_bound_of_the_layer(heads, tokens, query) -> None:
     layer = layer_of(heads, 8, heads, query)
-    reached = ascend(lambda x: layer(x[None])[0], normal(tokens, 8) / query, 20, 0.1 / query)
+    reached = ascend(lambda x: layer(x[None])[0], draw(tokens, 8) / query, 20, 0.1 / query)
     assert reached <= l2_attention_norm_upper(layer, tokens)
 
 
@@ -138,7 +136,7 @@ def test_the_squared_power_as_printed_is_exceeded(query, times) -> None:
     layer = layer_of(0, 4, 1)
     for linear, size in ((layer.query, query), (layer.value, 1.0), (layer.output, 1.0)):
         linear.weight.copy_(size * torch.eye(4))
-    reached = ascend(lambda x: layer(x[None])[0], normal(3, 4) / query, 40, 0.1 / query)
+    reached = ascend(lambda x: layer(x[None])[0], draw(3, 4) / query, 40, 0.1 / query)
     assert printed_attention(layer, 3) * max(1.0, times / 4) < reached <= l2_attention_norm_upper(layer, 3)
 
 
@@ -146,7 +144,7 @@ def test_released_code_is_not_lipschitz() -> None:
     """Tokens that differ along the null space of W_Q,h^T leave the scores alone and make the values as large as one likes."""
     layer, sound = layer_of(1, 8, 2, kind=ReleasedL2Attention), layer_of(1, 8, 2)
     free = torch.linalg.svd(layer.head_weights()[0][0].mT).Vh[4:]  # 4 of 8 directions
-    near, far = normal(3, 8), normal(3, 4, seed=1) @ free
+    near, far = draw(3, 8), draw(3, 4, seed=1) @ free
     norms = [jacobian_norm(lambda x: layer(x[None])[0], near + size * far).item() for size in (1, 10, 100, 1000)]
     assert norms[3] > 5 * norms[2] > 25 * norms[1]
     assert jacobian_norm(lambda x: sound(x[None])[0], near + 1000 * far) <= l2_attention_norm_upper(sound, 3)
@@ -158,17 +156,14 @@ KINDS = ("spread", "aligned", "sparse", "repeated", "far apart", "masked")
 def head(kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Z (tokens, d), B and a mask (tokens, tokens), biases up to 50, tokens where derivatives are large."""
     generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
+    normal = partial(torch.randn, dtype=torch.float64, generator=generator)
     tokens, width = 2 + seed % 6, 1 + seed % 3
-    bias = draw(tokens, tokens)
+    bias = normal(tokens, tokens)
     bias = bias * torch.rand(1, generator=generator) * 50 / bias.abs().max()
     gap = float((bias - bias.diagonal()[:, None]).max())
-    z = draw(tokens, width) * 0.2 * max(gap, 1.0) ** 0.5
+    z = normal(tokens, width) * 0.2 * max(gap, 1.0) ** 0.5
     if kind == "aligned":
-        z = z[:, :1] * draw(1, width)
+        z = z[:, :1] * normal(1, width)
     elif kind == "sparse":
         z = z * (torch.rand(z.shape, generator=generator) < 0.4)
     elif kind == "repeated":
@@ -219,7 +214,7 @@ def test_no_jacobian_exceeds_the_constant_of_windows_and_every_lemma_holds(kind)
 @pytest.mark.parametrize("seed", few([3], [1]))
 def test_ascent_does_not_exceed_the_constant_of_windows(kind, seed) -> None:
     z, bias, mask = head(kind, seed)
-    reached = ascend(lambda x: mix(x, bias + mask), z + 0.01 * normal(*z.shape), 25, 0.05)
+    reached = ascend(lambda x: mix(x, bias + mask), z + 0.01 * draw(*z.shape), 25, 0.05)
     assert reached <= window_mixing_constants(bias[None]).item()
 
 
@@ -234,7 +229,7 @@ def test_the_unbiased_constant_is_exceeded_and_the_biased_is_not(bias, distance,
 
 @pytest.mark.parametrize(("shift", "bias"), few([(1, 10.0)], [(0, 0.0), (0, 10.0), (1, 0.0)]))
 def test_ascent_does_not_exceed_the_bound_of_a_layer_of_windows(shift, bias) -> None:
-    layer, start = windows_of(shift, shift=shift, bias=bias), normal(16, 4, seed=1)
+    layer, start = windows_of(shift, shift=shift, bias=bias), draw(16, 4, seed=1)
     reached = ascend(lambda x: layer(x[None])[0], start * (1 + bias) ** 0.5, 12, 0.1)
     assert reached <= lipschitz_constant(layer, start[None]) == l2_window_norm_upper(layer)
 
@@ -252,7 +247,7 @@ def test_heads_with_little_bias_keep_their_smaller_constants() -> None:
 
 
 def test_around_an_input_windows_are_tighter_than_everywhere_and_the_largest_counts() -> None:
-    layer, delta, x = windows_of(0, shift=1), torch.full((2,), 1e-3, dtype=torch.float64), normal(2, 16, 4)
+    layer, delta, x = windows_of(0, shift=1), torch.full((2,), 1e-3, dtype=torch.float64), draw(2, 16, 4)
     bound = exact_layer_bound(layer, x)
     assert isinstance(bound, L2WindowBound)
     assert (bound.bound(delta) < 0.5 * l2_window_norm_upper(layer) * delta).all()

@@ -11,7 +11,6 @@ from searched import few
 from tiny_models import attend, attention_bound, attention_case, steepest
 
 from benchmark.certificates.bounds.sensitivity import METHODS, SOFTMAX_CURVATURE, attention_sensitivity
-from benchmark.layers.attention import ResidualAttention
 
 ROUNDING = 1 - 1e-9  # ascent itself computes with rounding
 CORE = [(0, 1.0, 1.0, 0.1), (0, 0.1, 0.0, 1.0), (0, 10.0, 30.0, 1e-3)]
@@ -127,8 +126,3 @@ def test_bad_input_is_refused(change, message) -> None:
         attention_bound(*change(x, weights))
     with pytest.raises(ValueError, match="unknown method"):
         attention_bound(x, *weights, 0.1, method="best")
-
-
-def test_attention_layer_is_its_head_weights() -> None:
-    layer, x = ResidualAttention(8, 2, qk_norm=2.0, vo_norm=0.5).double(), torch.randn(3, 5, 8, dtype=torch.float64)
-    assert torch.allclose(layer(x), attend(x, layer.head_weights()))

@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import tiny_verified
+from command import tiny_rvb as rvb
 from stages import run_stage
 from tiny_project import Project, built_once, edit
-from tiny_verified import BY_IMAGE, EVIDENCE, FGSM, NAME, PGD, RECORD, change_column, change_json, found, rvb, sign
+from tiny_verified import BY_IMAGE, EVIDENCE, FGSM, NAME, PGD, RECORD, change_column, change_json, sign, verification
 
 from benchmark.evaluation import evidence as counting
 from benchmark.records.per_image import PerImage
@@ -60,7 +61,7 @@ def test_the_row_is_replayed_in_a_sandbox_and_its_board_says_it() -> None:
     edit("params.yaml", "wall: none", "wall: full")
     result = rvb("verify", NAME)
     assert result.exit_code == 0, result.output
-    counts = {one["what"]: one["count"] for one in found()["checked"]}
+    counts = {one["what"]: one["count"] for one in verification()["checked"]}
     assert counts["clean predictions and margins, bit for bit"] == ALL
     assert counts[f"attacks' images, {ATTACKED} each: ball, box, distances, predictions, margins, success"] == 2
     assert "Percent of 12 or 20 test images" in rvb("board").output
@@ -72,7 +73,7 @@ def test_an_attacked_image_that_is_left_out_is_seen(names) -> None:
     for name in names or every:
         change_column(name, ATTACKED - 1, lambda _: None)
     sign("evidence", EVIDENCE)
-    assert found()["lines"]
+    assert verification()["lines"]
 
 
 def test_nor_can_a_record_count_fewer() -> None:
@@ -82,7 +83,7 @@ def test_nor_can_a_record_count_fewer() -> None:
             share |= {"n": share["n"] - 1, "value": min(share["count"], share["n"] - 1) / (share["n"] - 1)}
 
     change_json(RECORD, fewer)
-    assert found()["lines"]
+    assert verification()["lines"]
 
 
 def test_a_track_that_attacks_other_images_is_refused() -> None:

@@ -8,22 +8,12 @@ import pickle
 from pathlib import Path
 
 import pytest
+import tiny_verified as row
 import torch
+from command import tiny_error as error
+from command import tiny_rvb as rvb
 from safetensors.torch import load_file, save_file
-from tiny_verified import (
-    BY_IMAGE,
-    NAME,
-    PGD,
-    PUBLISHED,
-    RECORD,
-    WEIGHTS,
-    change_json,
-    change_tensors,
-    clean,
-    nearest,
-    rvb,
-)
-from tiny_verified import refused as error
+from tiny_verified import BY_IMAGE, NAME, PGD, PUBLISHED, RECORD, WEIGHTS
 from typer.testing import Result
 
 from benchmark.pipeline import generate
@@ -44,14 +34,14 @@ def number(name: str) -> str:
 
 def near() -> list[int]:
     """Images that are robust at l2 0.5 although nearer than that to the boundary."""
-    distance, right = nearest(*clean())[1], number("robust L2 0.5")
+    distance, right = row.nearest(*row.clean())[1], number("robust L2 0.5")
     return [image for image in range(20) if right[image] == "1" and distance[image] < 0.49]
 
 
 def broken(*indices: int) -> torch.Tensor:
     """The clean images, but some, which are broken at the nearest boundary."""
-    images, labels = clean()
-    images[[*indices]] = nearest(images, labels)[0][[*indices]]
+    images, labels = row.clean()
+    images[[*indices]] = row.nearest(images, labels)[0][[*indices]]
     return images
 
 
@@ -120,7 +110,7 @@ def test_an_image_counts_in_every_ball_that_it_lies_in() -> None:
     image, *_ = near()
     bring({"L2 0.8": broken(image)})
     assert [(one["threat"], one["lost"]) for one in judged()["robust"]] == [("Linf 0.05", []), ("L2 0.5", [image])]
-    far, robust = nearest(*clean())[1], number("robust L2 0.5")
+    far, robust = row.nearest(*row.clean())[1], number("robust L2 0.5")
     bring({"L2 2": broken(next(i for i in range(20) if robust[i] == "1" and 0.5 < far[i] < 2))})
     content = judged()
     assert content["broken"]["L2 2"] >= 1
@@ -139,9 +129,9 @@ def test_the_first_who_breaks_an_image_is_credited() -> None:
 
 def test_a_contradicted_certificate_is_an_alarm() -> None:
     image = bring_one()
-    radius = float(nearest(*clean())[1][image]) + 0.01
+    radius = float(row.nearest(*row.clean())[1][image]) + 0.01
     path = PUBLISHED / "images" / f"{NAME}.json"
-    change_json(path, lambda images: images["radii"]["certified"].__setitem__(image, radius))
+    row.change_json(path, lambda images: images["radii"]["certified"].__setitem__(image, radius))
     message = refused("--write")
     start = f"{NAME}: 1 certified radii are contradicted; image {image} is certified at l2 {radius:.6g}"
     assert message.startswith(start)
@@ -156,7 +146,7 @@ def test_what_was_contributed_against_other_weights_counts_no_more() -> None:
     bring_one()
     assert verify("--write").exit_code == 0
     before = number("robust L2 0.5").count("1")
-    change_json(PUBLISHED / f"{NAME}.json", lambda record: record["sha256"].update(weights="0" * 64))
+    row.change_json(PUBLISHED / f"{NAME}.json", lambda record: record["sha256"].update(weights="0" * 64))
     assert f"{100 * before / 20:.1f}" in rvb("board", "--published").output
     assert f"{BROKEN} holds images by Jane Doe of other weights" in error("regress", "--published")
     assert "the Record's own weights are not in work/tiny; run `rvb repro" in refused("--write")
@@ -171,13 +161,13 @@ def test_only_what_is_published_can_be_lowered_and_only_the_records_weights_are_
     (PUBLISHED / f"{NAME}.json").unlink()
     assert judged()["contribution"]["credit"] == "unnamed"
     assert "there is no number to lower: leave out --write" in refused("--write")
-    change_tensors(WEIGHTS, lambda weights: weights["1.bias"].add_(1))
+    row.change_tensors(WEIGHTS, lambda weights: weights["1.bias"].add_(1))
     assert "the Record's own weights are not in work/tiny" in refused()
 
 
 def moved(to: float) -> torch.Tensor:
     """The clean images with the first pixel of image 2 set."""
-    images = clean()[0].clone()
+    images = row.clean()[0].clone()
     images[2, 0, 0, 0] = to
     return images
 
@@ -191,10 +181,10 @@ IN = "of contributed.safetensors"
         ("Linf 0.05", lambda: moved(to=0.5), f"'Linf 0.05' {IN} left its Linf 0.05 ball by 0.45 at image 2"),
         ("L2 0.5", lambda: moved(to=-0.1), f"'L2 0.5' {IN} left [0, 1]: pixels from -0.1 to 1"),
         ("L2 0.5", lambda: moved(to=float("nan")), f"'L2 0.5' {IN} returned pixels that are not finite"),
-        ("L2 0.5", lambda: clean()[0][:5], "tensor 'L2 0.5' is F32 (5, 1, 8, 8); float32 (20, 1, 8, 8) is needed"),
-        ("L2 0.5", lambda: clean()[0].double(), "tensor 'L2 0.5' is F64 (20, 1, 8, 8)"),
-        ("L2 0.50", lambda: clean()[0], "names no ball; name it such as 'Linf 0.05'; did you mean 'L2 0.5'?"),
-        *((name, lambda: clean()[0], "names no ball") for name in ("L2 inf", "L3 0.5", "pgd", "Linf 2")),
+        ("L2 0.5", lambda: row.clean()[0][:5], "tensor 'L2 0.5' is F32 (5, 1, 8, 8); float32 (20, 1, 8, 8) is needed"),
+        ("L2 0.5", lambda: row.clean()[0].double(), "tensor 'L2 0.5' is F64 (20, 1, 8, 8)"),
+        ("L2 0.50", lambda: row.clean()[0], "names no ball; name it such as 'Linf 0.05'; did you mean 'L2 0.5'?"),
+        *((name, lambda: row.clean()[0], "names no ball") for name in ("L2 inf", "L3 0.5", "pgd", "Linf 2")),
     ],
 )
 def test_images_that_are_none_are_refused_in_one_line(name, images, words) -> None:
@@ -207,11 +197,11 @@ def test_files_that_are_none_are_refused_in_one_line() -> None:
     bring({})
     assert "holds no tensor; give one for each ball, such as 'Linf 0.05'" in refused()
     for credit in ("two\nlines", "x" * 121, "\x1b[31m"):
-        bring({"L2 0.5": clean()[0]}, credit)
+        bring({"L2 0.5": row.clean()[0]}, credit)
         assert "`credit` in its metadata has to be one line of at most 120 characters" in refused()
     FILE.write_bytes(pickle.dumps({"L2 0.5": [0.5]}))
     assert "contributed.safetensors is no safetensors file (" in refused()
-    torch.save({"L2 0.5": clean()[0]}, FILE)
+    torch.save({"L2 0.5": row.clean()[0]}, FILE)
     assert "is no safetensors file (" in refused()
     with FILE.open("wb") as file:
         file.truncate(10**9)
