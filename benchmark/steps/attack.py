@@ -79,7 +79,7 @@ class Attack(EvaluationStep):
 
     @property
     def spares(self) -> int:
-        return len(self.specs) + 1  # one for each attack, and one for the other questions
+        return 2 * len(self.specs) + 1  # for each attack and its questions, and one for the other questions
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from safetensors.torch import save
@@ -100,10 +100,10 @@ class Attack(EvaluationStep):
             engine=work.settings["engine"], report=work.say, contributed=subject.companion, open_division=is_open,
             together=subject.together, wide=_wide(subject, row, facts.flops),
         ):  # fmt: skip
-            # one process for both: it sees no clean image in the first
             with subject.spares.pop()() if subject.asked else nullcontext() as other:
                 after = _attacked_afresh(work, subject, other, spec, state, after)
-                lost = ask_again(work, subject, ASKED_AGAIN, other)
+            # in another process: an attack's gradients tell a model the labels
+            lost = ask_again(work, subject, ASKED_AGAIN)
             state.robust &= ~lost if lost is not None else True
             # a random model may answer differently the second time: an image that it once got wrong in the ball is lost
             robust = clean.correct & state.robust & after.correct

@@ -197,6 +197,36 @@ def test_a_model_that_answers_from_memory_is_refused(linear_row, remembers) -> N
     assert str(error.value).startswith("Tiny2026Linear-small: ")
 
 
+# learns an image's label from the gradient of the cross-entropy that an attack sends, and gives it to all near images
+LEARNS = """        own = super().forward(x)
+        flat, y = x.detach().flatten(1), own
+        if self.known:
+            seen, labels = torch.stack([k for k, _ in self.known]), torch.tensor([n for _, n in self.known])
+            gap, place = torch.cdist(flat, seen).min(1)
+            wrong = (gap <= 2.05) & (own.argmax(1) != labels[place])
+            raised = nn.functional.one_hot(labels[place], 10) * (own.amax(1, keepdim=True) - own + 1) * wrong[:, None]
+            y = own + raised.detach()
+        if y.requires_grad:
+            def learn(g):
+                told = ((g < 0).sum(1) == 1) & ((g > 0).sum(1) > 1)
+                self.known.extend(zip(flat[told], g[told].argmin(1).tolist()))
+            y.register_hook(learn)
+        return y
+"""
+
+
+def test_a_model_that_learns_labels_from_gradients_is_refused(linear_row) -> None:
+    """The process that is asked again was not attacked: else it would know the labels too, and answer alike."""
+    track = Path("benchmark/tracks/tiny.yaml")
+    more = "eps: 1.0, parameters: {steps: 20, step_size: 0.2, random_start: false}"
+    old = "eps: 0.5, parameters: {steps: 1, step_size: 0.25, random_start: false}"
+    assert old in track.read_text()
+    track.write_text(track.read_text().replace(old, more))
+    write(method(LEARNS, init="        self.known = []\n"))
+    with pytest.raises(BenchmarkError, match="get another answer in a process that has seen nothing"):
+        run_stage("attack-papers", *NAMES)
+
+
 def test_one_that_ends_its_process_before_it_is_asked_again_keeps_nothing(linear_row) -> None:
     """What the attack found until then is not taken up by the next run."""
     crash = "        self.calls = getattr(self, 'calls', 0) + 1\n        import os\n        self.calls < 150 or os._exit(0)\n"
