@@ -47,10 +47,10 @@ STEPS, STEP = 20, 0.1  # of the new attack, and its step in radii
 def check_answers(
     again: nn.Module, calls: Sequence[Call], images: torch.Tensor, *, count: int, row: str, is_open: bool
 ) -> torch.Tensor:
-    """Ask again about `count` of the images in the calls of a model, or about all where they are fewer.
+    """Ask again about all images of the last call of a model, and about `count` of those in other calls, or all of fewer.
 
     Args:
-        calls: the last one first; all of its images, up to `count`, are asked about again.
+        calls: the last one first, which decides.
         again: the same model in a process that has been asked nothing, or nothing about clean images.
         images: (n, c, h, w), the clean evaluation images.
 
@@ -69,9 +69,9 @@ def check_answers(
             )
         questions, before = (torch.cat(parts) for parts in zip(*[call[:2] for call in calls], strict=True))
         generator = torch.Generator().manual_seed(secrets.randbits(63))  # unknown to the model
-        last = torch.arange(min(count, len(calls[0][0])))  # of the last call, which decides
-        rest = len(last) + torch.randperm(len(questions) - len(last), generator=generator)
-        chosen = torch.cat([last, rest[: count - len(last)]])
+        last = len(calls[0][0])
+        others = last + torch.randperm(len(questions) - last, generator=generator)[:count]
+        chosen = torch.cat([torch.arange(last), others])
         chosen = chosen[torch.randperm(len(chosen), generator=generator)]
         # clean images last: a model that waits for one would then lie about the others again
         chosen = chosen[torch.argsort(_among(questions[chosen], images), stable=True)]

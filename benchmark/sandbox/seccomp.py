@@ -51,7 +51,8 @@ REFUSED = (
     "accept", "accept4",
 )  # fmt: skip
 REFUSED_WITHOUT_NETWORK = ("connect", "flock")  # downloads take locks; such a process has no labels
-REFUSED_WITHOUT_GPU = ("bind", "listen")  # CUDA's first call needs them, of AF_UNIX
+# CUDA's first call needs sockets of AF_UNIX. Every process moves the disk's counters; CUDA was not tried without them
+REFUSED_WITHOUT_GPU = ("bind", "listen", "statfs", "fstatfs", "ustat")
 INTERNET, FAMILIES = (socket.AF_INET, socket.AF_INET6), 64  # more than the kernel knows
 
 

@@ -84,6 +84,7 @@ class Attack(EvaluationStep):
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from safetensors.torch import save
 
+        from benchmark.attacks.prediction import Predictions, logits, margins
         from benchmark.evaluation.division import inspect
         from benchmark.evaluation.run_attack import run_suite
         from benchmark.runtime import files
@@ -102,8 +103,15 @@ class Attack(EvaluationStep):
         ):  # fmt: skip
             with subject.spares.pop()() if subject.asked else nullcontext() as other:
                 after = _attacked_afresh(work, subject, other, spec, state, after)
+            final = None
+            if subject.asked and not is_open:  # in the batches of `after`, so that the answers are the same
+                answers = logits(subject.model, state.adversarial, size)
+                after, final = (
+                    Predictions(answers.argmax(1), margins(answers, subject.labels)),
+                    (state.adversarial, answers),
+                )
             # in another process: an attack's gradients tell a model the labels
-            lost = ask_again(work, subject, ASKED_AGAIN)
+            lost = ask_again(work, subject, ASKED_AGAIN, final=final)
             state.robust &= ~lost if lost is not None else True
             # a random model may answer differently the second time: an image that it once got wrong in the ball is lost
             robust = clean.correct & state.robust & after.correct

@@ -170,6 +170,11 @@ def test_each_call_is_kept_as_often_and_the_last_always_and_of_large_calls_some_
         asked = Asked(whole)
         asked.add(torch.zeros(3 * ROWS, 1, 1, 1), torch.zeros(3 * ROWS, 2), 7)
         ((images, logits, seed),) = asked.take()
+        assert len(images) == len(logits) == 3 * ROWS, "the last call is whole"
+        assert seed == 7
+        asked.add(torch.zeros(3 * ROWS, 1, 1, 1), torch.zeros(3 * ROWS, 2), 7)
+        asked.add(torch.zeros(1, 1, 1, 1), torch.zeros(1, 2), 8)
+        _, (images, logits, seed) = asked.take()
         assert len(images) == len(logits) == (3 * ROWS if whole else ROWS)
         assert seed == 7
 
@@ -230,7 +235,7 @@ def test_all_images_of_the_last_call_are_asked_about_again() -> None:
     answers = honest(IMAGES).clone()
     answers[5] += 1
     for _ in range(5):
-        words = "1 of 40 images that it was asked about get another answer"
+        words = "1 of 52 images that it was asked about get another answer"
         assert_refused(function, [(IMAGES, answers, None), *earlier], 40, words)
 
 

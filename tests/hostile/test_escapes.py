@@ -99,6 +99,8 @@ ATTEMPTS = {
     "who reads a file": call(294, "0"),
     "who reads it, by an older call": call(253),
     "who opens files": call(300, "0", "0"),
+    "free space on the disk": "import os; os.statvfs(here)",
+    "free space of an open file": "import os; os.statvfs(os.open(here, os.O_RDONLY))",
     "its priority": "import os; os.setpriority(os.PRIO_PROCESS, 0, 5)",
     "its priority on the disk": call(251, "1", "0", "0x4000"),
     "its processors": "import os; os.sched_setaffinity(0, os.sched_getaffinity(0))",

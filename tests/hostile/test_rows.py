@@ -227,6 +227,26 @@ def test_a_model_that_learns_labels_from_gradients_is_refused(linear_row) -> Non
         run_stage("attack-papers", *NAMES)
 
 
+# after an attack's many calls it lies about the image that was attacked first, when it is asked without gradients, as for
+# the verdict
+LATE = """        y = super().forward(x)
+        if torch.is_grad_enabled():
+            self.first = getattr(self, 'first', x[0].detach().clone())
+            self.calls = getattr(self, 'calls', 0) + 1
+        elif getattr(self, 'calls', 0) > 600:
+            y[(x - self.first).flatten(1).norm(dim=1) < 0.51] += torch.arange(10)
+        return y
+"""
+
+
+def test_a_model_that_lies_about_one_image_of_the_verdict_is_refused(linear_row) -> None:
+    """A random sample of an attack's many calls would hardly show it."""
+    edit("benchmark/tracks/tiny.yaml", "{steps: 1,", "{steps: 300,")
+    write(method(LATE))
+    with pytest.raises(BenchmarkError, match=r"1 of \d+ images that it was asked about get another answer"):
+        run_stage("attack-papers", *NAMES)
+
+
 def test_one_that_ends_its_process_before_it_is_asked_again_keeps_nothing(linear_row) -> None:
     """What the attack found until then is not taken up by the next run."""
     crash = "        self.calls = getattr(self, 'calls', 0) + 1\n        import os\n        self.calls < 150 or os._exit(0)\n"
