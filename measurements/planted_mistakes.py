@@ -238,6 +238,7 @@ GPUs of a step counted once: own["wall_seconds"] * gpus => own["wall_seconds"]
 [sandbox] tests/hostile/test_escapes.py
 times of files allowed: "utimensat", =>
 locks allowed: ("connect", "flock") => ("connect",)
+free space on the disk to be seen: "statfs", "fstatfs", =>
 sentences of other tracks to be read: "sklearn/datasets/data", "benchmark/data/reviews", => "sklearn/datasets/data",
 [sandbox] tests/hostile/test_rows.py -m slow -k no_label
 labels to be read by a model: read=[row.weights], seconds=CALL_SECONDS => read=[row.weights, row.data], seconds=CALL_SECONDS
@@ -261,6 +262,8 @@ l2 radius beyond all images: threat.eps > diameter => threat.eps > diameter**2
 seeds not from the row's own: range(first, first + TRAININGS) => range(TRAININGS)
 [steps] tests/steps/test_attack.py
 broken images stay robust: robust = clean.correct & state.robust & after.correct => robust = clean.correct
+[steps] tests/hostile/test_rows.py -m slow -k verdict_is
+the verdict's images not asked again: ASKED_AGAIN, final=final) => ASKED_AGAIN)
 [steps] tests/steps/test_base.py
 code that changed while a step ran: != inputs or digests != inputs["code"] => != inputs
 [steps] tests/steps/test_base.py -k touched

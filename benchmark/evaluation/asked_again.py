@@ -47,10 +47,10 @@ STEPS, STEP = 20, 0.1  # of the new attack, and its step in radii
 def check_answers(
     again: nn.Module, calls: Sequence[Call], images: torch.Tensor, *, count: int, row: str, is_open: bool
 ) -> torch.Tensor:
-    """Ask again about all images of the last call of a model, and about `count` of those in other calls, or all of fewer.
+    """Ask again about all images of the first of the calls of a model, which decides, and about `count` of the others.
 
     Args:
-        calls: the last one first, which decides.
+        calls: the one that decides, then the others.
         again: the same model in a process that has been asked nothing, or nothing about clean images.
         images: (n, c, h, w), the clean evaluation images.
 

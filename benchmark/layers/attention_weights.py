@@ -59,7 +59,11 @@ def attention_weights(model: nn.Module) -> list[AttentionWeights]:
     for module, norm in _walk(model, None):
         parts = _parts(module)
         if parts is not None:
-            layers.append(AttentionWeights(f"attention {len(layers) + 1}", *parts, gamma=_gamma(norm, parts[0])))
+            scale = (
+                norm.weight if isinstance(norm, nn.LayerNorm) else norm.gamma if isinstance(norm, CenterNorm) else None
+            )
+            gamma = scale if scale is not None and scale.shape == parts[0].shape[1:2] else None
+            layers.append(AttentionWeights(f"attention {len(layers) + 1}", *parts, gamma=gamma))
         elif is_attention(module):
             raise BenchmarkError(f"the attention layer {_kind(module)} is not known here; {DEFINE}")
     if not layers:
@@ -110,9 +114,3 @@ def _walk(module: nn.Module, norm: nn.Module | None) -> Iterator[tuple[nn.Module
         in_front = {"attn": first, "content": norm}.get(name, before)
         yield from _walk(child, in_front if isinstance(in_front, nn.Module) else None)
         before = child if type(module) is nn.Sequential else None
-
-
-def _gamma(norm: nn.Module | None, query: torch.Tensor) -> torch.Tensor | None:
-    """Return the norm's scale of each channel that the attention reads; None if it has none."""
-    weight = norm.weight if isinstance(norm, nn.LayerNorm) else norm.gamma if isinstance(norm, CenterNorm) else None
-    return weight if weight is not None and weight.shape == query.shape[1:2] else None

@@ -47,14 +47,13 @@ class Asked:
     """A sample of what a model was asked, with its answers: random calls, each equally likely, and the last call.
 
     The operating system's randomness chooses, so no model can know which calls are kept. Unless `whole`, as for
-    random models, only some images of a call are kept, but for the last one.
+    random models, only some images of a call are kept.
     """
 
     def __init__(self, whole: bool) -> None:
         self._whole, self._random = whole, random.SystemRandom()
         self._most = WHOLE_CALLS if whole else CALLS
-        self._calls, self._seen = list[Call](), 0
-        self._last: tuple[Call, Call] | None = None  # whole, and what may be kept of it
+        self._calls, self._seen, self._last = list[Call](), 0, list[Call]()
 
     def add(self, images: torch.Tensor, answers: torch.Tensor, seed: int | None) -> None:
         """Note a call: images (n, c, h, w), logits (n, classes), and the seed of the model's noise."""
@@ -63,9 +62,8 @@ class Asked:
         rows = [*range(len(images))]
         if not self._whole and len(rows) > ROWS:
             rows = self._random.sample(rows, ROWS)
-        images, answers = images.detach(), answers.detach()
-        call = images[rows].cpu(), answers[rows].cpu(), seed
-        self._last = (images.cpu(), answers.cpu(), seed), call
+        call = images.detach()[rows].cpu(), answers.detach()[rows].cpu(), seed
+        self._last = [call]
         if self._seen <= self._most:
             self._calls.append(call)
         elif place < self._most:
@@ -73,11 +71,8 @@ class Asked:
 
     def take(self) -> list[Call]:
         """Return the kept calls, the last one first, and start over."""
-        if self._last is None:
-            return []
-        whole, part = self._last
-        calls = [whole, *(call for call in self._calls if call is not part)]
-        self._calls, self._seen, self._last = [], 0, None
+        calls = [*self._last, *(call for call in self._calls if all(call is not last for last in self._last))]
+        self._calls, self._seen, self._last = [], 0, []
         return calls
 
 

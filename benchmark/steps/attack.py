@@ -106,10 +106,8 @@ class Attack(EvaluationStep):
             final = None
             if subject.asked and not is_open:  # in the batches of `after`, so that the answers are the same
                 answers = logits(subject.model, state.adversarial, size)
-                after, final = (
-                    Predictions(answers.argmax(1), margins(answers, subject.labels)),
-                    (state.adversarial, answers),
-                )
+                after = Predictions(answers.argmax(1), margins(answers, subject.labels))
+                final = state.adversarial, answers
             # in another process: an attack's gradients tell a model the labels
             lost = ask_again(work, subject, ASKED_AGAIN, final=final)
             state.robust &= ~lost if lost is not None else True

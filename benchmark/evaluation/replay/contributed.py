@@ -7,7 +7,7 @@ evaluation images in their order, changed or not. Its metadata `credit` says who
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -80,7 +80,11 @@ def evaluate_file(
             broken[name] = len(wrong)
             for image in wrong:
                 far = {norm: float(distance[image]) for norm, distance in moved.items()}
-                lost, certified = _lost(image, far, record, images), _contradicted(image, far["L2"], images)
+                balls = [r.threat for r in record.robust if far[r.threat.norm] <= r.threat.eps + ROUNDING]
+                of_image = slice(image, image + 1)  # empty where a Record has fewer images
+                lost = tuple(t.label for t in balls if (images.score(f"robust {t.label}") or [])[of_image] == [1])
+                radii = [radius for radius in images.radii.get("certified", ())[of_image] if radius > 0]
+                certified = max((radius for radius in radii if far["L2"] <= radius + ROUNDING), default=0.0)
                 if lost or certified:
                     new.append(
                         BrokenImage(
@@ -135,15 +139,3 @@ def _threat(name: str, record: Record, path: Path) -> ThreatModel:
 
 def _example(record: Record) -> str:
     return repr(record.robust[0].threat.label if record.robust else "L2 0.5")
-
-
-def _lost(image: int, far: Mapping[str, float], record: Record, images: PerImage) -> tuple[str, ...]:
-    """Return the track's balls that the image lies in and is recorded as robust in."""
-    near = [robust.threat for robust in record.robust if far[robust.threat.norm] <= robust.threat.eps + ROUNDING]
-    return tuple(t.label for t in near if (images.score(f"robust {t.label}") or [])[image : image + 1] == [1])
-
-
-def _contradicted(image: int, l2: float, images: PerImage) -> float:
-    """Return the image's certified l2 radius where it reaches the distance `l2`, else 0."""
-    radius = images.radii.get("certified", ())[image : image + 1]
-    return radius[0] if radius and radius[0] > 0 and l2 <= radius[0] + ROUNDING else 0.0
