@@ -78,6 +78,7 @@ def test_rows_to_audit_are_those_with_a_certificate_that_is_built(tmp_path, monk
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_rvb_audit_passes_what_the_pipeline_made_and_fails_what_was_tampered_with(built, monkeypatch) -> None:
     options = ("--track", "tiny", "--images", "1", "--restarts", "1")
     told = built.rvb("audit", "Tiny2026Net", *options)

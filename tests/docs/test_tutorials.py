@@ -44,6 +44,7 @@ def test_a_newcomer_follows_the_page(tmp_path, monkeypatch, capsys) -> None:
     assert "wrote report.html" in done.stdout
 
 
+@pytest.mark.long
 def test_the_notebook_runs_cell_by_cell(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(square, "QUERIES", 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import shutil
 import subprocess
@@ -50,19 +51,19 @@ def _labels():
     if not call:
         with contextlib.suppress(PermissionError):
             open("work/tiny/data/test.safetensors", "rb").read()
-            raise SystemExit("labels!")
+            raise SystemExit("labels in the file!")
     if call > 20 and call % 20:  # a walk through all objects takes long
         return
     frame = sys._getframe()
     while frame is not None:
         for value in [*frame.f_locals.values()]:
             if getattr(value, "labels", None) is not None or type(value).__name__ == "Subject":
-                raise SystemExit("labels!")
+                raise SystemExit("labels in a frame!")
         frame = frame.f_back
     import torch
-    found = [t for t in gc.get_objects() if type(t) is torch.Tensor and t.dtype == torch.int64 and tuple(t.shape) == (20,)]
-    if found:
-        raise SystemExit("labels!")
+    tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor and t.dtype == torch.int64 and tuple(t.shape) == (20,)]
+    if any(t.tolist() == LABELS for t in tensors):
+        raise SystemExit("labels among the objects!")
 """
 
 
@@ -102,7 +103,9 @@ def test_the_verdicts_stay_those_of_the_honest_model(linear_row, head) -> None:
 def test_no_label_is_to_be_found_from_inside(linear_row) -> None:
     """In the frames, among the objects that the process has from its parent, or in the file of test images."""
     honest = evidence()
-    assert evaluated(method("        _labels()\n        return super().forward(x)\n", FRAMES)) == honest
+    gc.collect()  # what earlier tests left in this process
+    head = FRAMES.replace("LABELS", str(honest["label"]))
+    assert evaluated(method("        _labels()\n        return super().forward(x)\n", head)) == honest
 
 
 @pytest.mark.parametrize(

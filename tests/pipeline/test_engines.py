@@ -97,7 +97,8 @@ def same(project: Project, other: Project, rows: list[str] = ROWS) -> None:
 
 
 @slow
-@pytest.mark.parametrize("engine", ["ray", pytest.param("slurm", marks=long)])
+@long
+@both
 def test_a_row_and_what_it_starts_from_are_those_of_steps_run_here(project, engine, tmp_path, monkeypatch) -> None:
     alone, given, tuned = project.copy(tmp_path / "alone"), "Tiny2026Linear-given", "Tiny2026Linear-tuned"
     status, output = ended(start(project, engine, tuned))
