@@ -24,7 +24,7 @@ TITLE = 40  # characters of the title of a tied row
 PAPER = 80  # characters of a paper that a board's search knows
 TESTS = {
     IMAGES: "McNemar's exact test over the images does not tell it from {} (an order needs p of at most {:.2g}).",
-    SEEDS: "The images alone would order it, images and seeds together (Welch's interval) do not, against {}.",
+    SEEDS: "Not ordered against {}: the images alone would, images and seeds together (Welch's interval) do not.",
     UNKNOWN: "Not compared, since verdicts by image are missing, with {}.",
 }
 

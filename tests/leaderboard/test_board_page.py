@@ -96,7 +96,7 @@ def test_a_rank_says_with_which_rows_it_is_tied_and_by_which_test(tmp_path) -> N
     index = page(tmp_path, records, published("A", [70, 70, 71]), wild)
     assert tip(index, "A-v") == (
         "McNemar's exact test over the images does not tell it from \u2068Model B\u2069 (p 0.5) (an order needs p of at most "
-        "0.0083). The images alone would order it, images and seeds together (Welch's interval) do not, against \u2068Model C\u2069."
+        "0.0083). Not ordered against \u2068Model C\u2069: the images alone would, images and seeds together (Welch's interval) do not."
     )
     assert "does not tell it from \u2068Model A\u2069 (p 0.5)" in tip(index, "B-v")
     assert tip(index, "D-v") == ""
