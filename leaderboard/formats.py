@@ -68,7 +68,8 @@ class MachineBoard(Frozen):
 
 def write_pages(site: Site, board: Board) -> None:
     made = machine_board(board)
-    site.write("leaderboard.json", made.model_dump_json(indent=1) + "\n")
+    # no indent, with which Python's encoder is slow; pydantic's would write null for what is not finite
+    site.write("leaderboard.json", json.dumps(made.model_dump(mode="json"), sort_keys=True, allow_nan=False) + "\n")
     site.write(SCHEMA, json.dumps(MachineBoard.model_json_schema(), indent=1, sort_keys=True) + "\n")
     site.write("leaderboard.csv", as_csv(made))
 

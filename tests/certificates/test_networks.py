@@ -13,6 +13,7 @@ from benchmark.certificates import lipschitz
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.certificates.bounds.network_bound import bound_network
+from benchmark.certificates.bounds.projection import projection_bound
 from benchmark.certificates.local import certified_at, certify, float32_gap
 from benchmark.evaluation.audit_layers import Effort, audit_layers
 from benchmark.layers.attention_grid import GridAttention
@@ -171,3 +172,10 @@ def test_the_margin_gradient_certifies_more_at_small_radii() -> None:
     first = (bounded.gradients[0].flatten(2).norm(dim=2) * 1e-4)[rivals]
     assert both.mean() < 1.1 * first.mean()
     assert both.mean() < 0.9 * composed.mean()
+
+
+@pytest.mark.parametrize(("r", "ball", "e", "ratio"), [(6, 1, 1, 0.1673), (1.5, 1, 0.5, 0.6764), (0.5, 1, 0.3, 1)])
+def test_projection_bound_is_exact_for_one_token(r, ball, e, ratio) -> None:
+    """Values from an exhaustive search over moves in the plane."""
+    bound = projection_bound(torch.tensor([[r]]).double(), ball, torch.tensor([e]).double())
+    assert float(bound) / e == pytest.approx(ratio, abs=1e-4)

@@ -302,3 +302,11 @@ def test_malformed_tensors_are_refused_in_one_line(change, reason) -> None:
     with pytest.raises(BenchmarkError, match=reason):
         rebuild(linear(), tensors)
     assert torch.equal(rebuild(linear(), SOUND)(torch.zeros(1, 4)), torch.zeros(1, 3))
+
+
+def test_a_rebuilt_network_has_copies_of_the_tensors() -> None:
+    tensors = {name: tensor.clone() for name, tensor in SOUND.items()}
+    made = rebuild(linear(), tensors)
+    tensors["weight"] += 1
+    assert not made.weight.any()
+    assert type(made.weight) is nn.Parameter

@@ -13,6 +13,7 @@ from torch import nn
 
 from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.certificates.lipschitz import lipschitz_constant
+from benchmark.layers import convolution_matrices
 from benchmark.layers.attention import LipschitzNormAttention, SelfAttention
 from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention
@@ -196,3 +197,13 @@ def test_bad_arguments_are_refused(make, arguments, options, reason) -> None:
 def test_inputs_that_do_not_fit_are_refused(layer, shape, reason) -> None:
     with pytest.raises(ValueError, match=reason):
         layer(torch.zeros(shape))
+
+
+def test_large_convolution_matrices_are_not_formed(monkeypatch) -> None:
+    layer = nn.Conv2d(2, 3, 3, padding=1)
+    assert convolution_matrix(layer, layer.weight, 6, 6) is not None
+    monkeypatch.setattr(convolution_matrices, "SIDE", 71)  # 2 * 6 * 6 inputs, fewer than outputs
+    assert convolution_matrix(layer, layer.weight, 6, 6) is None
+    monkeypatch.setattr(convolution_matrices, "SIDE", 72)
+    monkeypatch.setattr(convolution_matrices, "NUMBERS", 72 * 108 - 1)
+    assert convolution_matrix(layer, layer.weight, 6, 6) is None

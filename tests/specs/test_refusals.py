@@ -166,14 +166,15 @@ def folder(tmp_path, monkeypatch) -> Path:
     return copy
 
 
-def refused(call, message: str) -> None:
+def assert_refused(call, message: str) -> None:
+    """Check that a call is refused in these words; conftest.py checks that they are one line."""
     with pytest.raises(BenchmarkError, match=re.escape(message)):
         call()
 
 
 @pytest.mark.parametrize(("call", "message"), UNKNOWN)
 def test_unknown_names_suggest_the_near_miss(call, message) -> None:
-    refused(call, message)
+    assert_refused(call, message)
 
 
 @pytest.mark.parametrize(("old", "new", "message"), SUBMISSIONS)
@@ -182,7 +183,7 @@ def test_bad_submissions_get_one_line(folder, old, new, message) -> None:
     text = path.read_text()
     assert old in text
     path.write_bytes(text.replace(old, new).encode("latin-1" if "\xef" in new else "utf-8"))
-    refused(lambda: submissions.load(NAME), message)
+    assert_refused(lambda: submissions.load(NAME), message)
 
 
 # a file of the submission, its text (None: it is a folder), and words of the refusal
@@ -202,7 +203,7 @@ def test_bad_files_of_a_submission_get_one_line(folder, name, text, message) -> 
     path.mkdir() if text is None else path.write_text(text)
     if "scaled" in name:
         edit(folder / "submission.yaml", "objective: adversarial", f"objective: {path.stem}")
-    refused(lambda: submissions.load(NAME), message)
+    assert_refused(lambda: submissions.load(NAME), message)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_names_of_components_have_60_characters_at_most(changes) -> None:
 @pytest.mark.parametrize(("method", "message"), METHODS)
 def test_bad_methods_get_one_line(folder, method, message) -> None:
     (folder / "method.py").write_text(method)
-    refused(lambda: methods.build(submissions.load(NAME), "linf", tracks.load("digits")), message)
+    assert_refused(lambda: methods.build(submissions.load(NAME), "linf", tracks.load("digits")), message)
 
 
 @pytest.mark.parametrize(("changes", "message"), RECIPES)
@@ -241,7 +242,9 @@ def test_a_misfit_stops_a_row_with_its_place(monkeypatch) -> None:
     wrong = row.settings.training.model_copy(update={"augmentation": Augmentation(jitter=0.1)})
     settings = row.settings.model_copy(update={"training": wrong})
     monkeypatch.setattr("benchmark.specs.submissions.settings", lambda *_: settings)
-    refused(lambda: load_row("digits", row.name), "submission.yaml: variant linf on digits: augmentation.jitter is for")
+    assert_refused(
+        lambda: load_row("digits", row.name), "submission.yaml: variant linf on digits: augmentation.jitter is for"
+    )
 
 
 @pytest.mark.parametrize(("kind", "rules", "message"), RULES)
@@ -260,7 +263,7 @@ def test_bad_tracks_get_one_line(tmp_path, monkeypatch, change, message) -> None
         content["development"] = {}
     (tmp_path / "digits.yaml").write_text(yaml.safe_dump(content))
     monkeypatch.setattr(tracks, "FOLDER", tmp_path)
-    refused(lambda: tracks.load("digits"), message)
+    assert_refused(lambda: tracks.load("digits"), message)
 
 
 @pytest.mark.parametrize(
@@ -273,4 +276,4 @@ def test_bad_tracks_get_one_line(tmp_path, monkeypatch, change, message) -> None
 def test_bad_params_get_one_line(tmp_path, monkeypatch, params, message) -> None:
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(params)
-    refused(run_settings, message)
+    assert_refused(run_settings, message)

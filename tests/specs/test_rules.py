@@ -6,11 +6,12 @@ import dataclasses
 from pathlib import Path
 
 from stages import stage_code, stage_names
+from torch import nn
 
 from benchmark import protocol
 from benchmark.data import corruptions
 from benchmark.runtime.yaml_file import read_yaml
-from benchmark.specs import methods, tracks
+from benchmark.specs import methods, submissions, tracks
 from benchmark.specs.rows import load_row
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.track import COMMON, EXTRA, CorruptionSpec, Track
@@ -50,6 +51,13 @@ def test_a_quoted_key_is_text_whatever_it_says(tmp_path) -> None:
     for key in ("no", "2", "1.5", "null", "on"):
         path.write_text(f"variants:\n  '{key}': {{title: A}}\n")
         assert read_yaml(path) == {"variants": {key: {"title": "A"}}}
+
+
+def test_every_model_of_a_submission_is_a_torch_module() -> None:
+    for name in submissions.names():
+        submission = submissions.load(name)
+        for variant in (v for v, entry in submission.variants.items() if "digits" in entry.tracks):
+            assert isinstance(methods.build(submission, variant, tracks.load("digits")), nn.Module)
 
 
 def test_every_closed_row_of_a_track_is_smoothed_when_the_track_says_so() -> None:

@@ -21,6 +21,7 @@ from benchmark.layers.attention_weights import attention_weights
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import capture, standard
 from benchmark.training.capture import WARM, waits_among
+from benchmark.training.optimisers import optimizer
 from benchmark.training.steps import Autocast, Steps
 
 IMAGES, LABELS = blobs(0, 16)
@@ -299,3 +300,14 @@ class MetaFabric:
 
     def clip_gradients(self, model: nn.Module, _: object, *, max_norm: float, error_if_nonfinite: bool) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), max_norm, error_if_nonfinite=error_if_nonfinite)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+@pytest.mark.parametrize("decayed", ["all", "weights"])
+def test_on_a_gpu_the_optimiser_is_fused_and_its_rate_lies_there(kind, decayed) -> None:
+    rules = spec(optimizer=kind, weight_decay=0.1, weight_decay_on=decayed)
+    made = optimizer(model(), rules, torch.device("cuda"), scaled=True)
+    assert not any(group.get("fused") for group in made.param_groups)
+    if torch.cuda.is_available():
+        made = optimizer(model().cuda(), rules, torch.device("cuda"))
+        assert all(group["fused"] and group["lr"].device.type == "cuda" for group in made.param_groups)

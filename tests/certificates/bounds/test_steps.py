@@ -9,7 +9,7 @@ import pytest
 import torch
 from searched import few
 from tiny_certified import random_perturbations
-from tiny_layers import CURVED, LINEAR, built, draw
+from tiny_layers import CURVED, LINEAR, built, draw, vit
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -17,9 +17,11 @@ from benchmark.certificates.bounds import activations
 from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet, exact_layer_bound
 from benchmark.certificates.bounds.plain_layers import plain
 from benchmark.certificates.lipschitz import lipschitz_constant
+from benchmark.certificates.local import float32_gap
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.layers.resize import Resize
+from benchmark.layers.tokens import LayerProject
 
 
 @pytest.fixture(autouse=True)
@@ -207,3 +209,11 @@ def test_activations_round_each_entry_within_their_bound(layer) -> None:
     for x in (z, torch.stack([z, z], dim=1)[:, 0]):
         error = (layer(x).double() - layer(x.double())).abs()
         assert (error <= exact_layer_bound(layer, x.double()[:, None]).rounding(torch.zeros(len(x)).double())).all()
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), LayerProject(1.0)], ids=["layernorm", "projection"])
+def test_float32_margins_of_a_vit_stay_within_the_error_analysis(norm) -> None:
+    for seed in range(3):
+        model, images = vit(seed, norm), torch.rand(50, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+        found, allowed = float32_gap(model, images, model(images).argmax(1))
+        assert 0 < found <= allowed < 0.1
