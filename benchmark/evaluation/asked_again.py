@@ -32,7 +32,7 @@ from torch import nn
 from benchmark.attacks import pgd
 from benchmark.attacks.ball import into_ball
 from benchmark.attacks.gradients import attackable
-from benchmark.attacks.prediction import MIN_ROWS, logits, margins
+from benchmark.attacks.prediction import logits, margins
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.model import Call, SandboxedModel
 from benchmark.specs.threat import ThreatModel
@@ -41,6 +41,7 @@ from benchmark.specs.threat import ThreatModel
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 FEW = 0.01  # share of the answers, at least two, that may get another class by rounding
 CHANCE = 1e-6  # probability, over the new noise, of refusing sound votes
+COMPANY = 32  # images in a call that asks again
 STEPS, STEP = 20, 0.1  # of the new attack, and its step in radii
 
 
@@ -73,9 +74,11 @@ def check_answers(
         others = last + torch.randperm(len(questions) - last, generator=generator)[:count]
         chosen = torch.cat([torch.arange(last), others])
         chosen = chosen[torch.randperm(len(chosen), generator=generator)]
+        is_clean = _among(questions[chosen], images)
         # clean images last: a model that waits for one would then lie about the others again
-        chosen = chosen[torch.argsort(_among(questions[chosen], images), stable=True)]
-        compare(before[chosen], logits(again, questions[chosen].to(images.device), MIN_ROWS).cpu(), row)
+        parts = [chosen[~is_clean], chosen[is_clean]]
+        after = [logits(again, questions[part].to(images.device), COMPANY).cpu() for part in parts if len(part)]
+        compare(before[torch.cat(parts)], torch.cat(after), row)
         return lost
     assert isinstance(again, SandboxedModel)
     # calls about clean images last, for the same reason
@@ -143,9 +146,9 @@ def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
 
 
 def _among(questions: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-    """Return 1 for questions (k, c, h, w) that are among the images, else 0."""
+    """Return (k,) bool: the questions (k, c, h, w) that are among the images."""
     clean = {image.numpy().tobytes() for image in images.cpu()}
-    return torch.tensor([question.numpy().tobytes() in clean for question in questions], dtype=torch.uint8)
+    return torch.tensor([question.numpy().tobytes() in clean for question in questions], dtype=torch.bool)
 
 
 def check_radii(

@@ -18,6 +18,7 @@ import torch
 
 LENGTHS = struct.Struct("<IQ")  # of the JSON and of the tensors, in bytes
 LONGEST = 2**24  # bytes of JSON
+TOGETHER = 100  # parts of a message in one system call, at most
 KINDS = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
 DTYPES = {name: getattr(torch, name) for name in KINDS}
 Tensors = dict[str, torch.Tensor]
@@ -57,9 +58,12 @@ class Channel:
         parts = [_bytes(tensor) for tensor in plain.values()]
         try:
             self._socket.settimeout(seconds)
-            self._socket.sendall(LENGTHS.pack(len(head), sum(map(len, parts))) + head)
+            parts = [memoryview(LENGTHS.pack(len(head), sum(map(len, parts))) + head), *parts]
+            sent = self._socket.sendmsg(parts[:TOGETHER])  # at once, so that the other side wakes once
             for part in parts:
-                self._socket.sendall(part)
+                if sent < len(part):
+                    self._socket.sendall(part[sent:])
+                sent = max(0, sent - len(part))
         except TimeoutError:
             raise Broken(f"it did not read for {seconds:g} s") from None
         except OSError:

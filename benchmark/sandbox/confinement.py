@@ -107,7 +107,7 @@ def confine(rules: Confinement, home: Path) -> None:
     _prctl(*NOT_DUMPABLE)
     _limit(rules)
     if "landlock" in rules.parts:
-        read = [*_installed(), *rules.read, *(_read_by_cuda() if rules.gpu else ())]
+        read = [*installed(), *rules.read, *(_read_by_cuda() if rules.gpu else ())]
         read += map(Path, NETWORK if rules.network else ())
         written = [*rules.write, home, Path("/dev/null"), *(_written_by_cuda() if rules.gpu else ())]
         importlib.util.find_spec("autoattack")  # lists the benchmark's folder, which is refused later
@@ -217,9 +217,16 @@ def _limit(rules: Confinement) -> None:
         resource.setrlimit(kind, (limit, limit))
 
 
-def _installed() -> list[Path]:
-    """Return Python, its packages and their libraries, without the data of `DATA_IN_PACKAGES`."""
-    *packages, own = places = _packages()
+def installed() -> list[Path]:
+    """Return Python, its packages and their libraries, without the data of `DATA_IN_PACKAGES`: once for all forks of a
+    process.
+    """
+    return _installed(Path.cwd(), *_packages())
+
+
+@cache
+def _installed(_folder: Path, *places: Path) -> list[Path]:
+    *packages, own = places
     hidden = [root / data for root in places for data in DATA_IN_PACKAGES]
     # of a checkout: its code is followed from the working directory
     sources = {place / name for place in (own, Path.cwd()) for name in ("benchmark", "autoattack")}

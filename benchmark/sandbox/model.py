@@ -46,12 +46,12 @@ CALL_SECONDS = 600.0  # for one pass of the model, forwards or backwards, and fo
 class Asked:
     """A sample of what a model was asked, with its answers: random calls, each equally likely, and the last call.
 
-    The operating system's randomness chooses, so no model can know which calls are kept. Unless `whole`, as for
+    The generator is seeded by the operating system, so no model can know which calls are kept. Unless `whole`, as for
     random models, only some images of a call are kept.
     """
 
     def __init__(self, whole: bool) -> None:
-        self._whole, self._random = whole, random.SystemRandom()
+        self._whole, self._random = whole, random.Random()
         self._most = WHOLE_CALLS if whole else CALLS
         self._calls, self._seen, self._last = list[Call](), 0, list[Call]()
 

@@ -24,7 +24,7 @@ import torch
 
 from benchmark.runtime.errors import BenchmarkError, OutOfMemory, in_submission, out_of_memory, said
 from benchmark.sandbox.channel import Broken, Channel, Ended, Message
-from benchmark.sandbox.confinement import Confinement, confine
+from benchmark.sandbox.confinement import Confinement, confine, installed
 
 LONGEST = 2_000  # characters of a text from untrusted code
 Work = Callable[[Channel], None]
@@ -49,6 +49,7 @@ class Process:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         parent = os.getpid()
+        installed()  # the fork needs the list
         self.pid = os.fork()
         if not self.pid:
             _become(work, theirs, rules, self.home, parent)

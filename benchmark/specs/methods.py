@@ -6,6 +6,7 @@ import copy
 import functools
 import importlib
 import importlib.util
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -213,10 +214,10 @@ def followed(path: Path, *others: Path) -> Iterator[None]:
     """Refuse imports of submitted files inside the block unless import statements of `path` or `others` name them:
     stages depend on those.
     """
-    allowed, before = {file.absolute() for file in code.closure(path, *others)}, {*sys.modules}
+    allowed, last = {file.absolute() for file in code.closure(path, *others)}, next(reversed(sys.modules))
     yield
     root = path.absolute().parent.parent
-    for name in sorted({*sys.modules} - before):
+    for name in sorted(itertools.takewhile(lambda name: name != last, reversed(sys.modules))):  # the newest come first
         file = Path(getattr(sys.modules[name], "__file__", None) or "/")
         if file.is_relative_to(root) and file not in allowed and not code.inert(file):
             raise BenchmarkError(
@@ -246,12 +247,10 @@ def _package(folder: Path) -> str:
     name, folder = f"submissions.{folder.name}", folder.absolute()
     for package, path in (("submissions", str(folder.parent)), (name, str(folder))):
         made = sys.modules.setdefault(package, ModuleType(package))
-        if [*getattr(made, "__path__", [])] != [path]:
-            made.__path__ = [path]
-    for other in [module for module in sys.modules if module.startswith(f"{name}.")]:
-        file = getattr(sys.modules[other], "__file__", None)
-        if file and not Path(file).is_relative_to(folder):
-            del sys.modules[other]
+        before, made.__path__ = [*getattr(made, "__path__", [path])], [path]
+        if before != [path]:
+            for other in [module for module in sys.modules if module.startswith(f"{name}.")]:
+                del sys.modules[other]
     return name
 
 
