@@ -67,6 +67,10 @@ class Column:
             return "–"
         return f"{100 * value:{'+' * sign}.1f}" if self.share else f"{value:{'+' * sign}.3g}"
 
+    def printed(self, claimed: float) -> str:
+        """Return a claim with all digits that the paper prints."""
+        return max(self.text(claimed), f"{100 * claimed if self.share else claimed:.6g}", key=len)
+
 
 @dataclass(frozen=True)
 class Difference:

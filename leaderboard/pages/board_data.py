@@ -163,6 +163,7 @@ ENVIRONMENT = jinja2.Environment(
 ENVIRONMENT.tests["web_address"] = is_web_address
 ENVIRONMENT.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
 ENVIRONMENT.filters["percent"] = lambda value: f"{100 * value:.1f}"
+ENVIRONMENT.filters["printed"] = study_table.Column("a claim", share=True).printed
 ENVIRONMENT.filters["short"] = short
 ENVIRONMENT.filters["ball"] = ball
 ENVIRONMENT.filters["label"] = label

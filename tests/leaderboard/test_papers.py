@@ -149,7 +149,7 @@ def test_rows_and_claims_of_other_data(tmp_path) -> None:
     assert [cell.split(" ")[0] for cell in row[2:]] == ["97.0", "40.0", "–", "rebuilt"]
     assert 'href="../../models/Sub-v/index.html"' in page
     assert lines(page, "claims for this track")[1] == ["clean v", "Table 8", "90.0", "v : 97.0 (87.0–100.0)"]
-    assert lines(page, "claims of other tracks")[1] == ["imagenet", "clean", "72.3", "Table 6 & 7"]
+    assert lines(page, "claims of other tracks")[1] == ["imagenet", "clean", "72.34", "Table 6 & 7"]
     assert "not comparable" in page
     other = (pages(tmp_path, board()) / "Other/index.html").read_text()
     assert "<bdi>P</bdi>" in other, "without a declaration the Record says which paper it is"

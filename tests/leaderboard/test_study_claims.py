@@ -117,18 +117,18 @@ def test_a_study_without_claims_has_no_sheet() -> None:
     assert claim_sheet(made.study.study) is None
 
 
-def test_a_declared_study_shows_its_claims_by_radius_in_percent() -> None:
+def test_a_declared_study_shows_its_claims_by_radius_in_percent_with_all_digits_of_the_paper() -> None:
     study = Study.model_validate(
         {
             "title": "T", "source": "Table 1", "track": "digits", "variant": "v", "cells": [{"name": "a"}, {"name": "b"}],
             "measures": [{"measure": "certified", "name": "here", "radii": [0.1, 0.25]}, {"measure": "own"}],
-            "claims": {"b": {"here": [0.291, None], "own: curve": [1.5, 2.5]}},
+            "claims": {"b": {"here": [0.2905, None], "own: curve": [10.45, 2.5]}},
         }
     )  # fmt: skip
     sheet = claim_sheet(study)
     assert sheet is not None
     assert [name for name, _ in sheet.lines] == ["b"]
-    texts = [(number.column.title, number.column.text(number.claimed), number.verdict) for number in sheet.compared]
+    texts = [(number.column.title, number.column.printed(number.claimed), number.verdict) for number in sheet.compared]
     assert texts == [
-        ("here at 0.1", "29.1", "not run"), ("own: curve at 1", "1.5", "not run"), ("own: curve at 2", "2.5", "not run"),
+        ("here at 0.1", "29.05", "not run"), ("own: curve at 1", "10.45", "not run"), ("own: curve at 2", "2.5", "not run"),
     ]  # fmt: skip
