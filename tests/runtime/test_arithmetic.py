@@ -61,7 +61,7 @@ def test_another_kind_of_processor_is_native(monkeypatch) -> None:
 @pytest.mark.slow
 def test_tests_run_in_native_arithmetic_where_a_plugin_imported_numpy_first() -> None:
     """As plugins of pytest do on some machines with a GPU."""
-    code = "import sys, numpy, pytest; sys.exit(pytest.main(['tests/runtime/test_errors.py', '-p', 'no:xdist']))"
+    code = "import sys, numpy, pytest; sys.exit(pytest.main(['tests/runtime/test_errors.py', '-p', 'no:xdist', '--collect-only']))"
     assert "arithmetic: native, since a pytest plugin imported" in python(code)
 
 
