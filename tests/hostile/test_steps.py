@@ -1,4 +1,4 @@
-"""A model whose processes know which step asks them: docs/sandbox-limits.md lists it, since no check finds it yet."""
+"""A model whose processes know which step asks them: it can be another function where suites attack than where probes do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tiny_project import edit
 
 from benchmark.records.reliability import Reliability
 from benchmark.runtime import files
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.confinement import PARTS, available
 
 pytestmark = [
@@ -86,16 +85,15 @@ def result(code: str) -> tuple[int, tuple[str, ...]]:
     return attack["accuracy"]["count"], tuple(signal.name for signal in told.failing)
 
 
-@pytest.mark.xfail(strict=True, reason="a model is compared with itself within a step alone", raises=AssertionError)
-def test_a_model_that_knows_which_step_asks_it_is_found_out(linear_new) -> None:
+def test_a_model_that_knows_which_step_asks_it_is_found_out_by_its_gradients(linear_new) -> None:
+    """Else AutoAttack leaves 14 of 20 images, in place of 5, and no signal speaks against it."""
     edit("benchmark/tracks/tiny.yaml", OLD, SUITES)
     edit("benchmark/tracks/tiny.yaml", "batch_size: 6", "batch_size: 20")
     edit("submissions/Tiny2026Linear/submission.yaml", "epochs: 2", "epochs: 20")
     run_stage("data", "tiny")
     run_stage("train", *NAMES)
-    honest, _ = result(METHOD)
-    try:
-        hidden, against = result(KNOWS)
-    except BenchmarkError:  # refused
-        return
-    assert hidden <= honest + 1 or against, f"{hidden} images stand in place of {honest}, and nothing speaks against it"
+    told = "gradients are those of the answers"
+    (honest, before), (hidden, against) = result(METHOD), result(KNOWS)
+    assert told not in before
+    assert hidden > honest + 5
+    assert told in against
