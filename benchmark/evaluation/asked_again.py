@@ -179,8 +179,8 @@ def false_slopes(again: nn.Module, slopes: Sequence[Slope], device: torch.device
 
 def _among(questions: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
     """Return (k,) bool: the questions (k, c, h, w) that are among the images."""
-    clean = {image.numpy().tobytes() for image in images.cpu()}
-    return torch.tensor([question.numpy().tobytes() in clean for question in questions], dtype=torch.bool)
+    clean = {image.numpy().tobytes() for image in images.cpu() + 0.0}  # so that -0 is 0
+    return torch.tensor([question.numpy().tobytes() in clean for question in questions + 0.0], dtype=torch.bool)
 
 
 def check_radii(

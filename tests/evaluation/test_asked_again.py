@@ -16,6 +16,7 @@ from torch.nn.functional import one_hot
 from benchmark.certificates.smoothing import smooth
 from benchmark.evaluation.asked_again import (
     ROUNDING,
+    _among,
     _as_often,
     broken_afresh,
     check_answers,
@@ -292,6 +293,7 @@ def test_clean_images_are_asked_about_last() -> None:
 
         return answer
 
+    assert _among(-torch.zeros(2, 1, 4, 4), torch.zeros(1, 1, 4, 4)).all()
     model = waits()
     calls = [(x, model(x), None) for x in (IMAGES, IMAGES.flip(3))][::-1]
     for _ in range(3):
