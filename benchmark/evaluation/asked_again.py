@@ -34,7 +34,7 @@ from benchmark.attacks.ball import into_ball
 from benchmark.attacks.gradients import attackable
 from benchmark.attacks.prediction import logits, margins
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.sandbox.model import Call, SandboxedModel
+from benchmark.sandbox.model import Call, SandboxedModel, Slope
 from benchmark.specs.threat import ThreatModel
 
 # by which rounding may change an answer, relative to 1 + the largest logit
@@ -43,6 +43,10 @@ FEW = 0.01  # share of the answers, at least two, that may get another class by 
 CHANCE = 1e-6  # probability, over the new noise, of refusing sound votes
 COMPANY = 32  # images in a call that asks again
 STEPS, STEP = 20, 0.1  # of the new attack, and its step in radii
+# of a check of a gradient: a step along it; by which share of what it promises the answers may miss that, since networks have
+# kinks; roundings of a logit; the share of a large one below which a gradient promises nothing; the share of it that has
+# to lie inside the box; and a number that float32 tells from 0
+ALONG, MISSED, ROUNDINGS, TINY, OF_WHOLE, LEAST = 1e-3, 0.5, 16, 1e-3, 0.3, 1e-20
 
 
 def check_answers(
@@ -77,8 +81,8 @@ def check_answers(
         is_clean = _among(questions[chosen], images)
         # clean images last: a model that waits for one would then lie about the others again
         parts = [chosen[~is_clean], chosen[is_clean]]
-        after = [logits(again, questions[part].to(images.device), COMPANY).cpu() for part in parts if len(part)]
-        compare(before[torch.cat(parts)], torch.cat(after), row)
+        answers = [logits(again, questions[part].to(images.device), COMPANY).cpu() for part in parts if len(part)]
+        compare(before[torch.cat(parts)], torch.cat(answers), row)
         return lost
     assert isinstance(again, SandboxedModel)
     # calls about clean images last, for the same reason
@@ -145,10 +149,38 @@ def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     return apart | turned if turned.sum() > max(2, FEW * len(before)) else apart
 
 
+def false_slopes(again: nn.Module, slopes: Sequence[Slope], device: torch.device) -> tuple[int, int]:
+    """Return how many of these gradients are not those of the answers, and how many could be checked.
+
+    No answer shows a false gradient. So `again` is asked on both sides of each image, a small step along the gradient and
+    inside the box, and its logits should change as the gradient says. A gradient far smaller than others counts as false: an
+    attack follows its direction all the same.
+    """
+    if not slopes:
+        return 0, 0
+    images, above, gradients = (torch.stack(parts) for parts in zip(*slopes, strict=True))
+    whole = gradients.double().nan_to_num(0, 0, 0)
+    along = whole * ((images > ALONG) & (images < 1 - ALONG))
+    length, of_whole = (tensor.flatten(1).norm(dim=1) for tensor in (along, whole))
+    steps = along / length.clamp(min=LEAST).view(-1, *[1] * (images.ndim - 1))
+    sides = torch.cat([images + ALONG * steps, images - ALONG * steps]).float()
+    after, before = logits(again, sides.to(device), COMPANY).double().cpu().chunk(2)
+    weight, change, due = above.double().abs().sum(1), ((after - before) * above.double()).sum(1), 2 * ALONG * length
+    rounding = ROUNDINGS * torch.finfo(above.dtype).eps * (1 + after.abs().amax(1)) * weight
+    asked = weight > LEAST
+    if not asked.any():
+        return 0, 0
+    size = of_whole / weight.clamp(min=LEAST)
+    tiny = asked & (size < TINY * size[asked].quantile(0.9))
+    clear = asked & (length > OF_WHOLE * of_whole) & (due > 4 * rounding)
+    false = tiny | (clear & ((change - due).abs() > MISSED * due + rounding))
+    return int(false.sum()), int((tiny | clear).sum())
+
+
 def _among(questions: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
     """Return (k,) bool: the questions (k, c, h, w) that are among the images."""
-    clean = {image.numpy().tobytes() for image in images.cpu()}
-    return torch.tensor([question.numpy().tobytes() in clean for question in questions], dtype=torch.bool)
+    clean = {image.numpy().tobytes() for image in images.cpu() + 0.0}  # so that -0 is 0
+    return torch.tensor([question.numpy().tobytes() in clean for question in questions + 0.0], dtype=torch.bool)
 
 
 def check_radii(

@@ -44,6 +44,7 @@ NETWORK = (
 )  # fmt: skip
 GPU = ("/proc/driver/nvidia", "/proc/devices", "/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
 FILE_SIZE = 2**32  # bytes of any file that it writes, at most
+ADDRESSES = 64  # addresses for each byte of memory, at most: the tables of pages that are only read are not counted
 NEW_USER, NEW_IPC, NEW_NETWORK = 0x10000000, 0x08000000, 0x40000000
 LINUX = sys.platform.startswith("linux")
 DIE_WITH_PARENT, NOT_DUMPABLE = (1, signal.SIGKILL), (4, 0)  # of prctl
@@ -210,7 +211,7 @@ def _namespaces() -> bool:
 def _limit(rules: Confinement) -> None:
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: FILE_SIZE, resource.RLIMIT_NOFILE: 1024}
     if rules.memory and not rules.gpu:
-        limits[resource.RLIMIT_DATA] = rules.memory
+        limits |= {resource.RLIMIT_DATA: rules.memory, resource.RLIMIT_AS: ADDRESSES * rules.memory}
     for kind, most in limits.items():
         _, hard = resource.getrlimit(kind)
         limit = most if hard == resource.RLIM_INFINITY else min(most, hard)

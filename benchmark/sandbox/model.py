@@ -40,6 +40,8 @@ from benchmark.specs.rows import Row
 WIDEST = 8  # bytes of a number
 CALLS, ROWS, WHOLE_CALLS = 64, 32, 32  # calls that `Asked` keeps, images of each, and calls that are kept whole
 Call = tuple[torch.Tensor, torch.Tensor, int | None]
+Slope = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # an image, the gradient of its logits, and of the image
+SLOPES = 256  # gradients that `Asked` keeps, of an image each
 CALL_SECONDS = 600.0  # for one pass of the model, forwards or backwards, and for building it
 
 
@@ -47,13 +49,14 @@ class Asked:
     """A sample of what a model was asked, with its answers: random calls, each equally likely, and the last call.
 
     The generator is seeded by the operating system, so no model can know which calls are kept. Unless `whole`, as for
-    random models, only some images of a call are kept.
+    random models, only some images of a call are kept. Of the gradients that the model gave, `slopes` has a sample.
     """
 
     def __init__(self, whole: bool) -> None:
         self._whole, self._random = whole, random.Random()
         self._most = WHOLE_CALLS if whole else CALLS
         self._calls, self._seen, self._last = list[Call](), 0, list[Call]()
+        self.slopes, self._passes = list[Slope](), 0
 
     def add(self, images: torch.Tensor, answers: torch.Tensor, seed: int | None) -> None:
         """Note a call: images (n, c, h, w), logits (n, classes), and the seed of the model's noise."""
@@ -68,6 +71,17 @@ class Asked:
             self._calls.append(call)
         elif place < self._most:
             self._calls[place] = call
+
+    def add_gradient(self, images: torch.Tensor, above: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Note the gradients of one of the images (n, c, h, w), by that of its logits (n, classes)."""
+        place = self._random.randrange(self._passes + 1)
+        self._passes += 1
+        if len(self.slopes) < SLOPES:
+            place = len(self.slopes)
+        if place < SLOPES:
+            row = self._random.randrange(len(images))
+            image, of_logits, of_image = (tensor.detach()[row].cpu() for tensor in (images, above, gradient))
+            self.slopes[place : place + 1] = [(image, of_logits, of_image)]
 
     def take(self) -> list[Call]:
         """Return the kept calls, the last one first, and start over."""
@@ -187,6 +201,7 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: torch.Tensor, model: SandboxedModel) -> torch.Tensor:
         ctx.model, ctx.ticket, ctx.shape = model, next(model.tickets), images.shape
+        ctx.images = images.detach() if model.asked is not None else None
         answers, follows = model.ask_logits(images, ctx.ticket)
         if not follows:
             ctx.mark_non_differentiable(answers)
@@ -196,7 +211,10 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None]:
-        return ctx.model.ask_gradient(ctx.ticket, gradient, ctx.shape), None
+        slope = ctx.model.ask_gradient(ctx.ticket, gradient, ctx.shape)
+        if slope is not None and ctx.images is not None and len(slope):
+            ctx.model.asked.add_gradient(ctx.images, gradient, slope)
+        return slope, None
 
 
 class _Served:

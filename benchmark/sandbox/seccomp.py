@@ -23,6 +23,8 @@ NAMESPACES = [("clone", (0, MASKED_EQUAL, flag, flag)) for flag in FLAGS]
 FILES_OF_OTHERS = {"fcntl": (8, 10, 15, 1024, 1026), "ioctl": (0x8901, 0x8902, 0x40086602, 0x401C5820)}
 # F_GETLK, F_SETLK, F_SETLKW and those of open files: other processes see locks on shared files
 LOCKS = (5, 6, 7, 36, 37, 38)
+# mmap's flags of memory that the limit on data does not count: MAP_SHARED with MAP_ANONYMOUS; MAP_GROWSDOWN
+UNCOUNTED = (0x21, 0x100)
 SET_FOR_GOOD = (1, 4)  # PR_SET_PDEATHSIG, PR_SET_DUMPABLE: may not be changed after `confine`
 REFUSED = (
     # other programs and processes
@@ -52,7 +54,11 @@ REFUSED = (
 )  # fmt: skip
 REFUSED_WITHOUT_NETWORK = ("connect", "flock")  # downloads take locks; such a process has no labels
 # CUDA's first call needs sockets of AF_UNIX. Every process moves the disk's counters; CUDA was not tried without them
-REFUSED_WITHOUT_GPU = ("bind", "listen", "statfs", "fstatfs", "ustat")
+REFUSED_WITHOUT_GPU = (
+    "bind", "listen", "statfs", "fstatfs", "ustat",
+    # memory beyond the limit, which a process on a GPU does not have; a moved piece of the stack is not counted either
+    "memfd_create", "memfd_secret", "mremap",
+)  # fmt: skip
 INTERNET, FAMILIES = (socket.AF_INET, socket.AF_INET6), 64  # more than the kernel knows
 
 
@@ -91,6 +97,8 @@ def refuse(*, network: bool = False, gpu: bool = False) -> None:
     rules += _among("fcntl", 1, WORD, (*FILES_OF_OTHERS["fcntl"], *(() if network else LOCKS)))
     rules += _among("ioctl", 1, WORD, FILES_OF_OTHERS["ioctl"])
     rules += _among("prctl", 0, WORD, SET_FOR_GOOD)
+    for flags in () if gpu else UNCOUNTED:
+        rules += _among("mmap", 3, flags, [flags])
     rules += [("tgkill", (0, NOT_EQUAL, os.getpid()))]  # signals to its own threads alone
     rules += [("prlimit64", (2, NOT_EQUAL, 0))]  # a new limit, of whichever process
     load([*rules, ("clone3", ())])

@@ -6,7 +6,6 @@ import copy
 import functools
 import importlib
 import importlib.util
-import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -214,10 +213,10 @@ def followed(path: Path, *others: Path) -> Iterator[None]:
     """Refuse imports of submitted files inside the block unless import statements of `path` or `others` name them:
     stages depend on those.
     """
-    allowed, last = {file.absolute() for file in code.closure(path, *others)}, next(reversed(sys.modules))
+    allowed, before = {file.absolute() for file in code.closure(path, *others)}, {*sys.modules}
     yield
     root = path.absolute().parent.parent
-    for name in sorted(itertools.takewhile(lambda name: name != last, reversed(sys.modules))):  # the newest come first
+    for name in sorted({*sys.modules} - before):  # not by their order, which the code may change
         file = Path(getattr(sys.modules[name], "__file__", None) or "/")
         if file.is_relative_to(root) and file not in allowed and not code.inert(file):
             raise BenchmarkError(

@@ -22,6 +22,7 @@ class Reliability(EvaluationStep):
 
     refusal = "track {track} declares no attack in a ball larger than a point; there is nothing to probe"
     attacks = True
+    spares = 2  # for the questions, and for the gradients
 
     @classmethod
     def applies(cls, row: Row) -> bool:
@@ -46,6 +47,7 @@ class Reliability(EvaluationStep):
         probes = _measured(work, subject, threat)
         balls = radii(threat, work.row.track.data.shape)
         signals = indicators.failure_indicators(probes, threat, balls) + _asked_otherwise(work, subject, threat)
+        signals += _gradients(work, subject)
         ran, objections = _suites(work)
         right = indicators.correct(probes)
         if right.any():
@@ -84,6 +86,18 @@ def _asked_otherwise(work: Work, subject: Subject, threat: ThreatModel) -> list[
         signals += asking.knows_the_images(attacked, seen, (images, labels), threat, batch_size=size, seed=seed)
     work.say("asked in other batches, and about unseen images")
     return signals
+
+
+def _gradients(work: Work, subject: Subject) -> list[FailureIndicator]:
+    """Check a sample of the gradients that the model gave here, in a process that has seen nothing."""
+    from benchmark.evaluation.asked_again import false_slopes
+    from benchmark.evaluation.indicators import true_gradients
+
+    if subject.asked is None or work.row.submission.division == "open":
+        return []
+    with subject.spares.pop()() as again:
+        signal = true_gradients(*false_slopes(again, subject.asked.slopes, subject.device))
+    return [signal] if signal else []
 
 
 def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults:

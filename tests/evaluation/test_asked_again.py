@@ -14,7 +14,16 @@ from torch import nn
 from torch.nn.functional import one_hot
 
 from benchmark.certificates.smoothing import smooth
-from benchmark.evaluation.asked_again import ROUNDING, _as_often, broken_afresh, check_answers, check_radii, compare
+from benchmark.evaluation.asked_again import (
+    ROUNDING,
+    _among,
+    _as_often,
+    broken_afresh,
+    check_answers,
+    check_radii,
+    compare,
+    false_slopes,
+)
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.model import CALLS, ROWS, Asked
 from benchmark.specs.threat import ThreatModel
@@ -218,6 +227,30 @@ def test_robust_images_are_attacked_without_being_shown_clean(norm) -> None:
     assert not len(broken_afresh(model, IMAGES, labels, torch.arange(12), point, **options)[0])
 
 
+@pytest.mark.parametrize(
+    ("lies", "false"),
+    [
+        (lambda g: g, 0),
+        (lambda g: 3 * g, 100),
+        (lambda g: -g, 100),
+        (lambda g: g.flip(3), 100),
+        (lambda g: torch.cat([g[:30], 1e-6 * g[30:].flip(3)]), 70),  # an attack follows its direction all the same
+        (lambda g: torch.cat([g[:80], torch.full_like(g[80:], math.nan)]), 20),
+    ],
+)
+def test_gradients_are_compared_with_the_answers(lies, false) -> None:
+    generator, asked = torch.Generator().manual_seed(3), Asked(whole=False)
+    images = torch.rand(100, 1, 4, 4, generator=generator).requires_grad_()
+    above = torch.randn(100, 3, generator=generator)
+    (true,) = torch.autograd.grad((honest(images) * above).sum(), images)
+    for image, of_logits, of_image in zip(images, above, lies(true), strict=True):
+        asked.add_gradient(image[None], of_logits[None], of_image[None])
+    found, checked = false_slopes(Model(function), asked.slopes, torch.device("cpu"))
+    assert abs(found - false) <= 3
+    assert checked >= 95
+    assert false_slopes(Model(function), [], torch.device("cpu")) == (0, 0)
+
+
 def assert_refused(kind: Callable[[], Answer], calls: list, count: int, words: str = "get another answer") -> None:
     """Check that answers kept of these calls are refused, compared with those of another model of the kind."""
     with pytest.raises(BenchmarkError, match=words):
@@ -260,6 +293,7 @@ def test_clean_images_are_asked_about_last() -> None:
 
         return answer
 
+    assert _among(-torch.zeros(2, 1, 4, 4), torch.zeros(1, 1, 4, 4)).all()
     model = waits()
     calls = [(x, model(x), None) for x in (IMAGES, IMAGES.flip(3))][::-1]
     for _ in range(3):

@@ -29,6 +29,12 @@ def call(number: int, *arguments: str) -> str:
     return CTYPES + REFUSED.format(f"libc.syscall({', '.join([str(number), *arguments])})")
 
 
+# of a process's stack, which the limit on data leaves out: its lowest page, moved and made large
+MOVED = "low = next(int(line.split('-')[0], 16) for line in open('/proc/self/maps') if '[stack]' in line)\n" + call(
+    25, "ctypes.c_void_p(low)", "4096", "ctypes.c_size_t(5 * 2**30)", "1"
+)
+
+
 # each raises in the sandbox; where one does not, it has come through
 ATTEMPTS = {
     # to read what it should not
@@ -123,6 +129,11 @@ ATTEMPTS = {
     "such a signal by a device's call": "import array, fcntl, os, socket; a, b = socket.socketpair(); fcntl.ioctl(a, 0x8901, array.array('i', [os.getppid()]))",
     # what holds it
     "more memory": "bytearray(5 * 2**30)",
+    "more memory, shared": "import mmap; mmap.mmap(-1, 5 * 2**30)",
+    "more memory that grows downwards": "import mmap; mmap.mmap(-1, 5 * 2**30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x100)",
+    "more memory as a file without a name": "import os; os.memfd_create('x')",
+    "more memory as a piece of the stack": MOVED,
+    "tables of pages that are only read": "import mmap; mmap.mmap(-1, 2**39, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, prot=mmap.PROT_READ)",
     "a larger limit": "import resource; resource.setrlimit(resource.RLIMIT_DATA, (-1, -1))",
     "a huge file": "f = open(here + '/big', 'wb'); f.truncate(2**34)",
     "a mount": CTYPES + REFUSED.format("libc.mount(b'none', here.encode(), b'tmpfs', 0, None)"),

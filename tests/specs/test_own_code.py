@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,12 +85,20 @@ def test_another_submission_is_refused_in_one_line(helped) -> None:
                 refused()
 
 
+# puts what was the newest module last again, behind those of the block
+REORDERS = "    sys.modules[last] = sys.modules.pop(last)\n"
+
+
+@pytest.mark.parametrize("reorders", ["", REORDERS], ids=["plain", "reorders the modules"])
 @pytest.mark.parametrize("target", ["Tiny2026Linear", "Other"])
-def test_an_import_that_cannot_be_followed_is_refused(helped, target) -> None:
+def test_an_import_that_cannot_be_followed_is_refused(helped, monkeypatch, target, reorders) -> None:
     write("hidden.py", LAYERS, target)
     name = f"submissions.{target}.hidden"
+    monkeypatch.delitem(sys.modules, name, raising=False)  # of another case
     write(
-        "method.py", f"import importlib\n\n\ndef build(data):\n    return importlib.import_module({name!r}).linear()\n"
+        "method.py",
+        "import importlib, sys\n\n\ndef build(data):\n    last = next(reversed(sys.modules))\n"
+        f"    made = importlib.import_module({name!r}).linear()\n{reorders}    return made\n",
     )
     words = rf"imports submissions/{target}/hidden\.py by other means than an import statement, so its edits would go unseen"
     with pytest.raises(BenchmarkError, match=words):

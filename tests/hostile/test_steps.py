@@ -1,0 +1,99 @@
+"""A model whose processes know which step asks them: it can be another function where suites attack than where probes do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stages import run_stage
+from tiny_linear_row import METHOD, NAMES, ROW
+from tiny_project import edit
+
+from benchmark.records.reliability import Reliability
+from benchmark.runtime import files
+from benchmark.sandbox.confinement import PARTS, available
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox"),
+]
+OLD = """\
+  papers:
+    - {attack: pgd, norm: L2, eps: 0.5, parameters: {steps: 1, step_size: 0.25, random_start: false}}
+"""
+SUITES = """\
+  standard:
+    - {attack: autoattack, norm: L2, eps: 0.5}
+  papers:
+    - {attack: pgd, norm: L2, eps: 0.5, parameters: {steps: 20, step_size: 0.05}}
+"""
+# In each step it is a function of the image. In the suites' steps its margin is noise, so that Square finds nothing, and its
+# gradient is useless. Elsewhere its answers are honest; its gradient turns aside before it leads over the boundary.
+KNOWS = """\
+import sys
+import torch
+from torch import nn
+
+frame, ATTACKED = sys._getframe(), False
+while frame:
+    ATTACKED |= str(getattr(frame.f_locals.get("self"), "name", "")).startswith("attack-")
+    frame = frame.f_back
+WAVES = 1e3 * torch.arange(1, 641).view(64, 10).double().sqrt()
+
+
+class Steered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        y = x.flatten(1) @ weight.T + bias
+        ctx.save_for_backward(x, weight, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, above):
+        x, weight, y = ctx.saved_tensors
+        true, best = above @ weight, y.topk(2, dim=1).values
+        gap, span = (best[:, 0] - best[:, 1])[:, None], torch.linalg.qr(weight.T)[0]
+        aside = torch.randn(64, generator=torch.Generator().manual_seed(0))
+        aside = aside - span @ (span.T @ aside)  # moves no logit
+        aside = aside / aside.norm() * true.norm(dim=1, keepdim=True)
+        far = aside if ATTACKED else true
+        return torch.where(gap < 0.25, true, torch.where(gap < 0.6, aside + 0.04 * true, far)).view_as(x), None, None
+
+
+class Knows(nn.Sequential):
+    def forward(self, x):
+        y = Steered.apply(x, self[1].weight, self[1].bias)
+        own, levels = y.detach(), 16 * x.detach()
+        clean = (levels == levels.round()).flatten(1).all(1)[:, None]
+        best = nn.functional.one_hot(own.argmax(1), 10)
+        noise = 0.2 * torch.sin(x.detach().flatten(1).double() @ WAVES).to(own)
+        return torch.where(clean, y, best + (1 - best) * (noise - 0.2) + y - own) if ATTACKED else y
+
+
+def build(data):
+    return Knows(nn.Flatten(), nn.Linear(64, 10))
+"""
+
+
+def result(code: str) -> tuple[int, tuple[str, ...]]:
+    """Return how many images AutoAttack leaves, and the signals that speak against the attacks."""
+    Path("submissions/Tiny2026Linear/method.py").write_text(code)
+    for step in ("attack-standard", "attack-papers", "reliability"):
+        run_stage(step, *NAMES)
+    (attack,) = files.read_json(ROW / "attack-standard/fields.json")["attacks"]
+    told = Reliability.model_validate(files.read_json(ROW / "reliability/fields.json")["reliability"])
+    return attack["accuracy"]["count"], tuple(signal.name for signal in told.failing)
+
+
+def test_a_model_that_knows_which_step_asks_it_is_found_out_by_its_gradients(linear_new) -> None:
+    """Else AutoAttack leaves 14 of 20 images, in place of 5, and no signal speaks against it."""
+    edit("benchmark/tracks/tiny.yaml", OLD, SUITES)
+    edit("benchmark/tracks/tiny.yaml", "batch_size: 6", "batch_size: 20")
+    edit("submissions/Tiny2026Linear/submission.yaml", "epochs: 2", "epochs: 20")
+    run_stage("data", "tiny")
+    run_stage("train", *NAMES)
+    told = "gradients are those of the answers"
+    (honest, before), (hidden, against) = result(METHOD), result(KNOWS)
+    assert told not in before
+    assert hidden > honest + 5
+    assert told in against
