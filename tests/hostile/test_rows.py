@@ -102,7 +102,8 @@ def test_the_verdicts_stay_those_of_the_honest_model(linear_row, head) -> None:
 def test_no_label_is_to_be_found_from_inside(linear_row) -> None:
     """In the frames, among the objects that the process has from its parent, or in the file of test images."""
     honest = evidence()
-    write(method("        _labels()\n        return super().forward(x)\n", FRAMES.replace("LABELS", str(honest["label"]))))
+    head = FRAMES.replace("LABELS", str(honest["label"]))
+    write(method("        _labels()\n        return super().forward(x)\n", head))
     command = [sys.executable, "-m", "benchmark.commands.main", "step", "attack-papers", NAMES[1], "--track", NAMES[0]]
     # a process of its own: this one has labels of earlier tests
     subprocess.run(command, env=linear_row.environment(), check=True)
