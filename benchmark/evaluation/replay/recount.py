@@ -47,16 +47,14 @@ def numbers(record: Record) -> dict[str, Proportion]:
         parts = [("severity", copies.severities), *((part.name, part.severities) for part in copies.corruptions)]
         for name, values in parts:
             every |= {f"corrupted {name} {s}": p for s, p in zip(copies.rules.severities, values, strict=True)}
-    if record.attention:
-        every |= {"uniform attention": record.attention.uniform.clean, "no attention": record.attention.none.clean}
-        every |= {f"{what} pattern": part.clean for what, part in _patterns(record).items()}
-    return every
+    parts = _without_attention(record).items()
+    return every | {name.removesuffix("_prediction").replace("_", " "): part.clean for name, part in parts}
 
 
-def _patterns(record: Record) -> dict[str, WithoutAttention]:
-    """Return a Record's results with other patterns, by "mean" and "other"."""
-    parts = {what: getattr(record.attention, what, None) for what in PATTERN_COLUMNS}
-    return {what: part for what, part in parts.items() if part}
+def _without_attention(record: Record) -> dict[str, WithoutAttention]:
+    """Return a Record's results with its attention replaced, by column of the evidence."""
+    columns = {**ATTENTION_COLUMNS, **PATTERN_COLUMNS}
+    return {name: part for what, name in columns.items() if (part := getattr(record.attention, what, None))}
 
 
 def whole(evidence: pa.Table, record: Record, findings: Verification) -> bool:
@@ -80,9 +78,7 @@ def _needed(record: Record, evidence: pa.Table) -> list[str]:
     names += ["certified_l2"] if record.certified else []
     names += [f"smoothed_{what}" for what in OF_SMOOTHING] if record.smoothed else []
     cells = record.corrupted.rules.cells if record.corrupted else ()
-    names += [*ATTENTION_COLUMNS.values()] if record.attention else []
-    recorded = {PATTERN_COLUMNS[what] for what in _patterns(record)}
-    names += [name for name in PATTERN_COLUMNS.values() if name in recorded or name in evidence.column_names]
+    names += sorted({*_without_attention(record), *({*PATTERN_COLUMNS.values()} & {*evidence.column_names})})
     return names + [f"corrupted {name} {severity}" for name, severity in cells]
 
 
@@ -103,11 +99,7 @@ def recount(record: Record, images: PerImage, evidence: pa.Table, track: Track, 
         recorded, counted = before.get(name), after.get(name)
         if recorded is None or counted is None or not _same(recorded, counted):
             findings.contradict(name, _words(recorded), _words(counted))
-    changed, counted_again = (
-        r.attention
-        and (r.attention.uniform.changed, r.attention.none.changed, *(part.changed for part in _patterns(r).values()))
-        for r in (record, again)
-    )
+    changed, counted_again = ([part.changed for part in _without_attention(r).values()] for r in (record, again))
     if changed != counted_again:
         findings.contradict("predictions that change when attention is replaced", changed, counted_again)
     _gate(findings, lambda: counting.check_sandwich(evidence, record.row))
@@ -136,10 +128,8 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
     """Return the Record with the numbers that the evidence gives. In the open division each attack's own number stays: it was
     counted against a clean pass of its stage.
     """
-    changed: dict[str, Any] = {
-        "clean": counting.clean(evidence),
-        "robust": counting.robust(evidence, track, record.settings.adaptive),
-    }
+    robust = counting.robust(evidence, track, record.settings.adaptive)
+    changed: dict[str, Any] = {"clean": counting.clean(evidence), "robust": robust}
     if record.certificate:
         changed["certified"] = counting.certified(evidence, track, record.certificate.name)
     if record.division == "closed":

@@ -114,7 +114,14 @@ def _by_bytes(built: Built, row: Row, device: torch.device, sample: int, seed: i
             findings.unchecked.append("verdicts and certificates: they need the Record's own weights and data")
             return False
         replayed = _replay(evaluator, row, record, stored, stored.evidence)
-        return _recheck(evaluator, record, stored.evidence, sample, seed) and replayed
+        spec = record.settings.certificate
+        names = spec and spec.name, record.certificate and record.certificate.name
+        if names[0] != names[1]:
+            findings.contradict("certificate", *names)
+            return False
+        return (
+            spec is None or evaluator.recheck(spec, column(stored.evidence, "certified_l2"), sample, seed)
+        ) and replayed
 
 
 def _is_steady(record: Record, findings: Verification, what: str) -> bool:
@@ -180,15 +187,6 @@ def _replay(evaluator: Evaluator, row: Row, record: Record, stored: Stored, evid
     findings.check(f"attacks' images, {len(of_attacks.images)} each: {what}", done)
     evaluator.note_undecided()
     return steady and done == len(record.attacks)
-
-
-def _recheck(evaluator: Evaluator, record: Record, evidence: pa.Table, sample: int, seed: int) -> bool:
-    spec = record.settings.certificate
-    names = spec and spec.name, record.certificate and record.certificate.name
-    if names[0] != names[1]:
-        evaluator.findings.contradict("certificate", *names)
-        return False
-    return spec is None or evaluator.recheck(spec, column(evidence, "certified_l2"), sample, seed)
 
 
 def _note_never_stored(row: Row, record: Record, evidence: pa.Table, findings: Verification) -> None:
