@@ -70,21 +70,16 @@ def test_what_is_no_number_and_no_point_is_refused(returned, message) -> None:
         measured(returned)
 
 
-def test_points_stand_beside_numbers_under_labels_of_their_own() -> None:
+def test_points_stand_beside_numbers_rounded_by_their_extent_and_kept_as_text() -> None:
     both = measured({"share": 0.5, "p": {"b": [(1, 2)], "a": [[3, 4]]}, "axes": ("u", "v")})
     assert both.values == {"m: share": 0.5}
     points = both.points["m: p"]
     assert [(group.name, group.points) for group in points.classes] == [("b", ((1, 2),)), ("a", ((3, 4),))]
     assert points.axes == ("u", "v")
     assert measured({"m": {"a": [(0, 0)]}}).points.keys() == {"m"}
-
-
-def test_coordinates_are_rounded_by_their_extent_and_kept_as_text() -> None:
-    given = {"a": [(0.123456789, 1000.0), (-1e-9, 0.0)]}
-    points = measured({"p": given}).points["m"]
+    points = measured({"p": {"a": [(0.123456789, 1000.0), (-1e-9, 0.0)]}}).points["m"]
     assert points.classes[0].points == ((0.1, 1000.0), (0.0, 0.0))
-    again = Points.model_validate_json(to_json(points))
-    assert again == points
+    assert Points.model_validate_json(to_json(points)) == points
     assert json.loads(to_json(points))["classes"][0]["points"] == "0.1,1000.0 0.0,0.0"
     fine = measured({"p": {"a": [(3 + 1e-7, 0.0), (3 + 2.12345e-7, 0.0)]}}).points["m"].classes[0].points
     assert fine[1][0] - fine[0][0] == pytest.approx(1.12345e-7, rel=1e-3)

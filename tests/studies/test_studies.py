@@ -171,18 +171,13 @@ def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_no
     run_study(*tiny_study.NAMES)
     published = collect_study(grids.load("Tiny2026Linear", "grid"))
     result, label = published.result, "dear (first 3 images)"
-    there = f"{label}: largest" in result.runs[0].values
-    page = table(published)
+    values, there = result.runs[0].values, version is not None
     assert result.environment.get(package) == version
-    assert there == (version is not None)
-    if there:
-        assert result.left_out == {}
-        assert result.runs[0].values["dear (first 3 images): largest"] <= result.runs[0].values["confidence: largest"]
-    else:
-        reason = result.left_out[label]
-        assert reason == f"the package {package} is not installed here"
-        assert f"{label} is left out: {reason}" in capfd.readouterr().out
-    assert any(column.label.startswith(label) for column in page.columns) == there
+    reason = f"the package {package} is not installed here"
+    assert result.left_out == ({} if there else {label: reason})
+    assert (f"{label} is left out: {reason}" in capfd.readouterr().out) != there
+    assert not there or values[f"{label}: largest"] <= values["confidence: largest"]
+    assert any(column.label.startswith(label) for column in table(published).columns) == there
 
 
 @pytest.mark.slow
@@ -210,20 +205,16 @@ def confidence(model, images, labels, *, seed, training):
     run_study(*tiny_study.NAMES)
     train = load_split(Path("work/tiny/data"), "train")
     values = collect_study(grids.load("Tiny2026Linear", "grid")).result.runs[0].values
-    assert values["confidence: images"] == len(train)
-    assert values["confidence: label 3"] == (train.labels == 3).sum()
-    assert values["confidence: mean"] == pytest.approx(train.floats().mean(), rel=1e-5)
-
-
-NAME = "Tiny2026Linear"
+    numbers = [values[f"confidence: {name}"] for name in ("images", "label 3", "mean")]
+    assert numbers == pytest.approx([len(train), (train.labels == 3).sum(), train.floats().mean()], rel=1e-5)
 
 
 @pytest.mark.usefixtures("studied")
 def test_declared_papers_stand_where_the_board_reads_them() -> None:
     inputs.write("tiny")
     ((name, paper),) = read_papers(papers_file("tiny")).items()
-    declared = yaml.safe_load(Path(f"submissions/{NAME}/submission.yaml").read_text())
-    assert (name, paper.paper.model_dump(exclude={"url"})) == (NAME, declared["paper"])
+    declared = yaml.safe_load(Path("submissions/Tiny2026Linear/submission.yaml").read_text())
+    assert (name, paper.paper.model_dump(exclude={"url"})) == ("Tiny2026Linear", declared["paper"])
     assert list(paper.studies) == ["grid", "small-seeds"]
     grid = paper.studies["grid"]
     assert next(cell.name for cell in grid.grid()) == "as it is, bias on"
