@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs import methods
 from benchmark.specs.rows import Row
@@ -40,15 +41,12 @@ class Attack(EvaluationStep):
         suite = name.partition("-")[2]
         if not suite:
             return BenchmarkError("name the suite: attack-<suite>, such as attack-standard")
+        words = f"track {row.track.name} has no suite {suite!r}{near_miss(suite, row.suites)}"
         if suite in row.track.development:
-            return BenchmarkError(
-                f"suite {suite} is for development and never published; run `rvb attack {row.name} --suite {suite}`"
-            )
-        if suite == ADAPTIVE:
-            return BenchmarkError(
-                f"{row.name} declares no adaptive attack on {row.track.name}; see docs/bring-an-attack.md"
-            )
-        return BenchmarkError(f"track {row.track.name} has no suite {suite!r}{near_miss(suite, row.suites)}")
+            words = f"suite {suite} is for development and never published; run `rvb attack {row.name} --suite {suite}`"
+        elif suite == ADAPTIVE:
+            words = f"{row.name} declares no adaptive attack on {row.track.name}; see docs/bring-an-attack.md"
+        return BenchmarkError(words)
 
     @property
     def specs(self) -> tuple[AttackSpec, ...]:
@@ -91,7 +89,6 @@ class Attack(EvaluationStep):
         from benchmark.evaluation.evidence import proportion
         from benchmark.evaluation.run_attack import run_suite
         from benchmark.records.accuracy import AttackResult
-        from benchmark.runtime import files
 
         row, size = work.row, subject.batch_size
         is_open = row.submission.division == "open"
