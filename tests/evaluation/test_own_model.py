@@ -152,14 +152,14 @@ def test_other_dtypes_are_taken_and_pixels_that_rounding_put_outside_put_back(mo
 
 
 def test_any_real_number_is_a_radius_and_norms_have_their_usual_names(images) -> None:
-    third = {
+    radii = {
         "linf": np.float32(0.25),
         "L∞": torch.tensor(0.25),
         "LINF": Fraction(1, 4),
         "Linf": "2/8",
         "∞": np.array(0.25),
     }
-    for norm, eps in third.items():
+    for norm, eps in radii.items():
         spec = own_model.autoattack_spec(norm, eps, np.int64(3), images)
         assert (spec.norm, spec.eps, spec.seed) == ("Linf", 0.25, 3)
     assert own_model.whole("batch_size", torch.tensor(12), range(1, 99), "from 1 on") == 12

@@ -8,14 +8,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tiny_study
-from stages import failed_study, run_stage, run_study, study_entries
+from stages import failed_study, run_stage, study_entries
 from tiny_project import edit
 
 from benchmark.records.study_table import table
 from benchmark.runtime import code
 from benchmark.specs.components import ATTENTION
-from benchmark.studies import grids
-from benchmark.studies.published import collect_study
 
 METHOD = """\
 from torch import nn
@@ -69,16 +67,10 @@ def project(studied):
     return studied
 
 
-def loaded() -> grids.Grid:
-    return grids.load("Tiny2026Linear", "grid")
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("project", "walled")
 def test_a_study_of_networks_of_other_depths_holds_their_layers_and_each_image() -> None:
-    run_stage("data", "tiny")
-    run_study(*tiny_study.NAMES)
-    published = collect_study(loaded())
+    published = tiny_study.run()
     shallow, deep = (run.values for run in published.result.runs[::2])
     assert "by_layer: mean" in shallow
     assert published.result.x["by_layer: query"] == (1.0, 2.0), "one layer has no curve"
@@ -100,9 +92,9 @@ def test_a_study_of_networks_of_other_depths_holds_their_layers_and_each_image()
 
 
 def test_only_a_study_that_asks_depends_on_what_finds_attention(project) -> None:
-    assert ATTENTION in code.closure(*study_entries(loaded()))
+    assert ATTENTION in code.closure(*study_entries(tiny_study.load()))
     tiny_study.add(project)
-    assert ATTENTION not in code.closure(*study_entries(loaded()))
+    assert ATTENTION not in code.closure(*study_entries(tiny_study.load()))
 
 
 def test_what_does_not_fit_stops_before_anything_is_trained(project, capfd) -> None:
