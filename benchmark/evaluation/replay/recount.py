@@ -35,6 +35,11 @@ def check_itself(record: Record, images: PerImage, findings: Verification) -> No
         if again is None or (counts_images and not _same(share, again)):
             findings.contradict(f"share of {name}", _words(share), _words(again))
     findings.check("shares with their intervals, worked out again", len(shares_by_name))
+    declared, given = (part and part.name for part in (record.settings.certificate, record.certificate))
+    if declared != given:
+        findings.contradict("certificate", declared, given)
+    if record.certified and not given:
+        findings.contradict("certified numbers of a Record without a certificate")
     for problem in contradictions(record, images):
         findings.contradict(problem.what, problem.recorded, problem.verdict, problem.image)
     findings.check("images' numbers: their sums, and certified <= robust <= clean", record.n)
@@ -75,7 +80,7 @@ def whole(evidence: pa.Table, record: Record, findings: Verification) -> bool:
 def _needed(record: Record, evidence: pa.Table) -> list[str]:
     names = ["label", "clean_prediction", "clean_margin"]
     names += [f"{attack.id}:{what}" for attack in record.attacks for what in OF_AN_ATTACK]
-    names += ["certified_l2"] if record.certified else []
+    names += ["certified_l2"] if record.settings.certificate or record.certificate or record.certified else []
     names += [f"smoothed_{what}" for what in OF_SMOOTHING] if record.smoothed else []
     cells = record.corrupted.rules.cells if record.corrupted else ()
     names += sorted({*_without_attention(record), *({*PATTERN_COLUMNS.values()} & {*evidence.column_names})})

@@ -13,6 +13,7 @@ import tiny_verified as row
 import torch
 from command import tiny_rvb as rvb
 from safetensors.torch import load_file, save_file
+from tiny_project import edit
 from tiny_verified import BY_IMAGE, EVIDENCE, FGSM, IMAGES, NAME, PGD, RECORD, STORED, WEIGHTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("verified_row")]
@@ -149,6 +150,17 @@ def test_an_image_that_is_certified_and_broken() -> None:
     assert row.change_column("certified_l2", image, lambda _: 0.5) < 0.5
     (gate,) = [line for line in row.verification()["lines"] if "broke it at l2" in line]
     assert gate.startswith(f"image {image} is certified at l2 0.5 (clean margin ")
+
+
+def test_certified_numbers_without_a_certificate() -> None:
+    """No certificate can then be made again, so the numbers would pass."""
+    edit("submissions/Tiny2026Linear/submission.yaml", "        certificate: {name: lipschitz}\n", "")
+    row.change_json(RECORD, lambda record: record["settings"].update(certificate=None))
+    assert "certificate: None -> lipschitz" in row.verification()["lines"]
+    row.change_json(RECORD, lambda record: record.update(certificate=None))
+    content = row.verification()
+    assert content["lines"] == ["certified numbers of a Record without a certificate:  -> "]
+    assert content["tier"] == "claimed"
 
 
 def test_changed_counts_and_a_narrowed_interval() -> None:
