@@ -18,7 +18,8 @@ from benchmark.records.evidence import attack_ids, column, is_probe, is_whole, p
 from benchmark.records.per_image import PerImage, contradictions, shares
 from benchmark.records.record import Record
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.track import Track
+from benchmark.specs.rows import Row
+from benchmark.specs.track import ADAPTIVE, Track
 
 OF_AN_ATTACK = ("success", "prediction", "margin", "linf", "l2")
 OF_SMOOTHING = ("prediction", "l2", "candidate", "count", "samples", "spent")
@@ -43,6 +44,26 @@ def check_itself(record: Record, images: PerImage, findings: Verification) -> No
     for problem in contradictions(record, images):
         findings.contradict(problem.what, problem.recorded, problem.verdict, problem.image)
     findings.check("images' numbers: their sums, and certified <= robust <= clean", record.n)
+
+
+def check_rules(record: Record, row: Row, findings: Verification) -> None:
+    """Compare a Record's attacks and rules with its track's: without an attack or hard images it would count too much."""
+    suites = {**row.track.suites, ADAPTIVE: record.settings.adaptive}
+    due = {spec.id: (suite, spec) for suite, specs in suites.items() for spec in specs}
+    reported = {attack.id: (attack.suite, attack.spec) for attack in record.attacks}
+    for name in sorted(due.keys() | reported.keys()):
+        if due.get(name) != reported.get(name):
+            findings.contradict(f"attack {name} is not as track {record.track} asks")
+    rules = row.track.evaluation
+    for what, differ in {
+        "number of images and the seed": (record.n, record.seed) != (rules.images, rules.seed),
+        "smoothing": record.smoothed and record.smoothed.rules != row.track.smoothing,
+        "corruptions": record.corrupted and record.corrupted.rules != row.track.corruptions,
+    }.items():
+        if differ:
+            findings.contradict(f"{what} are not as track {record.track} asks")
+    if record.settings.adaptive != row.settings.adaptive:
+        findings.unchecked.append("attacks contributed against the row: submission.yaml declares others today")
 
 
 def numbers(record: Record) -> dict[str, Proportion]:

@@ -18,7 +18,7 @@ from benchmark.evaluation.division import RANDOM
 from benchmark.evaluation.evidence import unbroken
 from benchmark.evaluation.replay.evaluator import PARTS, Evaluator
 from benchmark.evaluation.replay.findings import Source, Verification
-from benchmark.evaluation.replay.recount import check_itself, recount, whole
+from benchmark.evaluation.replay.recount import check_itself, check_rules, recount, whole
 from benchmark.evaluation.replay.stored import Stored, check_kept, read, read_tensors
 from benchmark.records.evidence import attacked, column, is_probe
 from benchmark.records.per_image import PerImage
@@ -98,6 +98,7 @@ def _by_bytes(built: Built, row: Row, device: torch.device, sample: int, seed: i
     record, images = built.record, built.images
     local = replace(built, record=record.model_copy(update={"environment": environment()}), machine=machine())
     unlike = differences(built, local)
+    check_rules(record, row, findings)
     with opened(record, row, device, findings, exact=not unlike) as (stored, evaluator):
         if findings.own:
             check_kept(row, record, stored, findings)

@@ -163,6 +163,25 @@ def test_certified_numbers_without_a_certificate() -> None:
     assert content["tier"] == "claimed"
 
 
+def test_an_attack_of_the_track_that_is_left_out_or_weaker() -> None:
+    """By one who leaves it out of the evidence too."""
+    table = pq.read_table(EVIDENCE)
+    pq.write_table(table.drop_columns([name for name in table.column_names if name.startswith(FGSM)]), EVIDENCE)
+    row.sign("evidence", EVIDENCE)
+    row.change_json(BY_IMAGE, lambda images: images["scores"].pop(FGSM))
+    weaker = {"attack": "fgsm", "norm": "L2", "eps": 0.5, "name": "pgd"}
+
+    def change(record: dict) -> None:
+        record["attacks"] = [attack | {"spec": weaker} for attack in record["attacks"] if attack["id"] == PGD]
+        record["sha256"].pop("adversarial images more")
+
+    row.change_json(RECORD, change)
+    lines = row.verification()["lines"]
+    assert [line for line in lines if line.startswith("attack ")] == [
+        f"attack {name} is not as track tiny asks:  -> " for name in (FGSM, PGD)
+    ]
+
+
 def test_changed_counts_and_a_narrowed_interval() -> None:
     places = {"robust": "robust Linf 0.05", "certified": "certified L2 0.1", "attacks": PGD}
 
