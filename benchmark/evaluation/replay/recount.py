@@ -73,14 +73,14 @@ def numbers(record: Record) -> dict[str, Proportion]:
         parts = [("severity", copies.severities), *((part.name, part.severities) for part in copies.corruptions)]
         for name, values in parts:
             every |= {f"corrupted {name} {s}": p for s, p in zip(copies.rules.severities, values, strict=True)}
-    parts = _without_attention(record).items()
-    return every | {name.removesuffix("_prediction").replace("_", " "): part.clean for name, part in parts}
+    changed = _without_attention(record).items()
+    return every | {name.removesuffix("_prediction").replace("_", " "): part.clean for name, part in changed}
 
 
 def _without_attention(record: Record) -> dict[str, WithoutAttention]:
     """Return a Record's results with its attention replaced, by column of the evidence."""
-    columns = {**ATTENTION_COLUMNS, **PATTERN_COLUMNS}
-    return {name: part for what, name in columns.items() if (part := getattr(record.attention, what, None))}
+    columns: list[tuple[str, str]] = [*ATTENTION_COLUMNS.items(), *PATTERN_COLUMNS.items()]
+    return {name: part for what, name in columns if (part := getattr(record.attention, what, None))}
 
 
 def whole(evidence: pa.Table, record: Record, findings: Verification) -> bool:
