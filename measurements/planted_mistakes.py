@@ -166,6 +166,10 @@ ball not checked: (moved[threat.norm] > threat.eps + ROUNDING) => (moved[threat.
 box not checked: (low < 0) | (high > 1) => (low < 0) & (high > 1)
 [evaluation] tests/evaluation/replay/test_tampering.py -k raised
 a smaller radius will do: radius < radii[image] * (1 - SHORT) => radius < 0
+[evaluation] tests/evaluation/replay/test_tampering.py -k left_out
+an attack of the track may be left out: due.keys() | reported.keys() => reported.keys()
+[evaluation] tests/evaluation/replay/test_tampering.py -k without_a_certificate
+certified numbers without a certificate: record.certified and not given => False
 [evaluation] tests/evaluation/test_indicators.py
 margin's gradients, threshold turned round: words, norms.zeros <= allowed => words, norms.zeros >= allowed
 allowance ten times as large: ALLOWED_SHARE = 0.01 => ALLOWED_SHARE = 0.1

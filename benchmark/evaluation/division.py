@@ -35,10 +35,7 @@ def inspect(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, submis
     reasons = against or ["deterministic", "input gradients are usable", "no optimisation inside the forward pass"]
     reasons += [inside.uncounted] if inside.uncounted else []
     return ModelFacts(
-        parameters=inside.parameters,
-        flops=inside.flops,
-        division=submission.division,
-        division_reasons=tuple(reasons),
+        parameters=inside.parameters, flops=inside.flops, division=submission.division, division_reasons=tuple(reasons)
     )
 
 

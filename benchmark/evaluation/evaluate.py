@@ -184,7 +184,7 @@ def load_images(track: str, count: int | None = None) -> tuple[torch.Tensor, tor
 
 
 class _Logits(nn.Module):
-    """The logits of a model that returns them in another form."""
+    """The logits that `take` makes of what a model returns."""
 
     def __init__(self, model: nn.Module, take: Callable[[Any], torch.Tensor]) -> None:
         super().__init__()
@@ -209,6 +209,12 @@ class _Clock:
     def is_up(self) -> bool:
         return self.passed > self.limit
 
+    def stop(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the logits; end the attack that asked for them when the time is up."""
+        if self.is_up:
+            raise own_model.TimeIsUp
+        return logits
+
 
 @dataclass(frozen=True)
 class _Run:
@@ -222,19 +228,6 @@ class _Run:
     say: Callable[[str], None]
 
 
-class _Timed(nn.Module):
-    """The model; it ends an attack when the time is up."""
-
-    def __init__(self, model: nn.Module, clock: _Clock) -> None:
-        super().__init__()
-        self.model, self.clock = model, clock
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if self.clock.is_up:
-            raise own_model.TimeIsUp
-        return self.model(images)
-
-
 def _attacked(run: _Run, images: torch.Tensor, labels: torch.Tensor, spec: AttackSpec) -> AttackReport:
     """Run AutoAttack batch by batch until the time is up; images that finished parts broke by then count as broken."""
     model, size = run.model, run.size
@@ -245,7 +238,7 @@ def _attacked(run: _Run, images: torch.Tensor, labels: torch.Tensor, spec: Attac
     if run.clock.limit < math.inf and images.device.type == "cpu":
         size = min(size, BLOCK)  # so that little is lost when the time is up
     together, search = calls(model, images, size)
-    timed = FiniteGradients(_Timed(model, run.clock))
+    timed = FiniteGradients(_Logits(model, run.clock.stop))
     attack = Attack(timed, spec, size, run.engine, run.say, autoattack, search, together)
     states, decided = [], []
     for first in range(0, len(images), size):

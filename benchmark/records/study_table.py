@@ -237,10 +237,10 @@ def columns(study: PublishedStudy) -> tuple[Column, ...]:
     labels = dict.fromkeys(label for run in study.result.runs for label in run.values)
     result: list[Column] = []
     for label in in_order(study.study, labels):
-        if (places := study.result.x.get(label)) is None:
-            result.append(Column(label, study.study.is_share(label)))
-        else:
-            result += [Column(label, study.study.is_share(label), i, x) for i, x in enumerate(places)]
+        share, places = study.study.is_share(label), study.result.x.get(label)
+        result += (
+            [Column(label, share)] if places is None else [Column(label, share, i, x) for i, x in enumerate(places)]
+        )
     return tuple(result)
 
 
@@ -318,21 +318,21 @@ def _sentence(columns: Sequence[Column], places: list[int], lines: Sequence[Line
         return f"{first.title}: one setting, nothing to compare."
     if any(line.entries[places[0]].difference is None for line in compared):
         return f"{first.title}: one seed, so no difference can be told from noise."
-    shown: dict[str, list[tuple[Column, Difference]]] = {}
+    shown: dict[str, list[tuple[Column, float]]] = {}
     for line in compared:
-        differences = [(columns[i], difference) for i in places if (difference := line.entries[i].difference)]
-        if beyond := [(column, difference) for column, difference in differences if difference.shown]:
+        differences = ((columns[i], line.entries[i].difference) for i in places)
+        if beyond := [(column, d.estimate) for column, d in differences if d and d.shown]:
             shown[line.cell] = beyond
     covered = "the spread of the seeds covers "
     if curve:
         if not shown:
             return f"{first.label}: no effect is shown, {covered}all differences."
         by_cell = [
-            f"{cell} at {', '.join(f'{column.x:g} ({column.text(d.estimate, sign=True)})' for column, d in beyond)}"
+            f"{cell} at {', '.join(f'{column.x:g} ({column.text(value, sign=True)})' for column, value in beyond)}"
             for cell, beyond in shown.items()
         ]
         return f"{first.label}: beyond the spread of the seeds: {'; '.join(by_cell)}; {covered}all other differences."
-    estimates = {cell: beyond[0][1].estimate for cell, beyond in shown.items()}
+    estimates = {cell: beyond[0][1] for cell, beyond in shown.items()}
     rest = len(compared) - len(estimates)
     which = ("all" if not shown else "the other") + (f" {rest} differences" if rest > 1 else " difference")
     covered += which if len(compared) > 1 else "the difference"

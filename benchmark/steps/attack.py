@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs import methods
 from benchmark.specs.rows import Row
@@ -40,15 +41,12 @@ class Attack(EvaluationStep):
         suite = name.partition("-")[2]
         if not suite:
             return BenchmarkError("name the suite: attack-<suite>, such as attack-standard")
+        words = f"track {row.track.name} has no suite {suite!r}{near_miss(suite, row.suites)}"
         if suite in row.track.development:
-            return BenchmarkError(
-                f"suite {suite} is for development and never published; run `rvb attack {row.name} --suite {suite}`"
-            )
-        if suite == ADAPTIVE:
-            return BenchmarkError(
-                f"{row.name} declares no adaptive attack on {row.track.name}; see docs/bring-an-attack.md"
-            )
-        return BenchmarkError(f"track {row.track.name} has no suite {suite!r}{near_miss(suite, row.suites)}")
+            words = f"suite {suite} is for development and never published; run `rvb attack {row.name} --suite {suite}`"
+        elif suite == ADAPTIVE:
+            words = f"{row.name} declares no adaptive attack on {row.track.name}; see docs/bring-an-attack.md"
+        return BenchmarkError(words)
 
     @property
     def specs(self) -> tuple[AttackSpec, ...]:
@@ -84,22 +82,27 @@ class Attack(EvaluationStep):
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from safetensors.torch import save
 
+        from benchmark.attacks.ball import distances
+        from benchmark.attacks.engine.slots import fuller
         from benchmark.attacks.prediction import Predictions, logits, margins
         from benchmark.evaluation.division import inspect
+        from benchmark.evaluation.evidence import proportion
         from benchmark.evaluation.run_attack import run_suite
-        from benchmark.runtime import files
+        from benchmark.records.accuracy import AttackResult
 
         row, size = work.row, subject.batch_size
         is_open = row.submission.division == "open"
         facts = inspect(subject.model, subject.images[:size], subject.labels[:size], row.submission)
-        clean = subject.clean
+        clean, wide = subject.clean, subject.together or size
+        if not (subject.together or is_open):  # an open model, which draws noise call by call, is asked in batches
+            wide = fuller(size, subject.images, facts.flops)
         columns: dict[str, torch.Tensor] = {}
         adversarial: dict[str, torch.Tensor] = {}
         results = []
         for spec, state, after in run_suite(
             subject.model, subject.images, subject.labels, self.specs, batch_size=size, folder=work.blocks,
             engine=work.settings["engine"], report=work.say, contributed=subject.companion, open_division=is_open,
-            together=subject.together, wide=_wide(subject, row, facts.flops),
+            together=subject.together, wide=wide,
         ):  # fmt: skip
             with subject.spares.pop()() if subject.asked else nullcontext() as other:
                 after = _attacked_afresh(work, subject, other, spec, state, after)
@@ -113,9 +116,20 @@ class Attack(EvaluationStep):
             state.robust &= ~lost if lost is not None else True
             # a random model may answer differently the second time: an image that it once got wrong in the ball is lost
             robust = clean.correct & state.robust & after.correct
-            columns |= _evidence(spec, clean.correct & ~robust, after, state.adversarial, subject.images)
+            moved = distances(state.adversarial, subject.images)
+            columns |= {
+                f"{spec.id}:success": clean.correct & ~robust,
+                f"{spec.id}:prediction": after.prediction,
+                f"{spec.id}:margin": after.margin,
+                f"{spec.id}:linf": moved["Linf"],
+                f"{spec.id}:l2": moved["L2"],
+            }
             adversarial[spec.id] = state.adversarial.cpu().contiguous()
-            results.append(_result(spec, self.what, state, robust))
+            result = AttackResult(
+                id=spec.id, suite=self.what, spec=spec, engine=state.engine, accuracy=proportion(robust.cpu().numpy()),
+                remaining=state.remaining, warnings=tuple(state.warnings),
+            )  # fmt: skip
+            results.append(result.model_dump(mode="json"))
             work.say(f"{spec.id}: {int(robust.sum())} of {len(subject.labels)} robust")
         images = save(adversarial)
         fields = {
@@ -163,48 +177,6 @@ def _attacked_afresh(
         return after
     state.adversarial[broken], state.robust[broken] = images, False
     return predict(subject.model, state.adversarial, subject.labels, subject.batch_size)
-
-
-def _wide(subject: Subject, row: Row, flops: int) -> int:
-    """Return how many images AutoAttack's larger calls take; `flops` are the model's on one image.
-
-    A model of the open division, which draws noise call by call, is asked in batches.
-    """
-    from benchmark.attacks.engine.slots import fuller
-
-    if subject.together or row.submission.division == "open":
-        return subject.together or subject.batch_size
-    return fuller(subject.batch_size, subject.images, flops)
-
-
-def _result(spec: AttackSpec, suite: str, state: AttackState, robust: torch.Tensor) -> dict[str, Any]:
-    """Return the result of one attack for the Record, as JSON values."""
-    from benchmark.evaluation.evidence import proportion
-    from benchmark.records.accuracy import AttackResult
-
-    return AttackResult(
-        id=spec.id,
-        suite=suite,
-        spec=spec,
-        engine=state.engine,
-        accuracy=proportion(robust.cpu().numpy()),
-        remaining=state.remaining,
-        warnings=tuple(state.warnings),
-    ).model_dump(mode="json")
-
-
-def _evidence(
-    spec: AttackSpec, success: torch.Tensor, after: Predictions, adversarial: torch.Tensor, images: torch.Tensor
-) -> dict[str, torch.Tensor]:
-    """Return columns (n,): whether the attack broke a correctly classified image, the new prediction and margin, and
-    the distances.
-    """
-    from benchmark.attacks.ball import distances
-
-    moved = distances(adversarial, images)
-    columns = {"success": success, "prediction": after.prediction, "margin": after.margin}
-    columns |= {"linf": moved["Linf"], "l2": moved["L2"]}
-    return {f"{spec.id}:{name}": column for name, column in columns.items()}
 
 
 step = Attack

@@ -25,30 +25,23 @@ class Attention(EvaluationStep):
         import pyarrow as pa
         import torch
 
-        from benchmark.attacks.replaced_attention import (
-            mean_patterns,
-            patterns,
-            predictions_with,
-            predictions_with_patterns,
-        )
+        from benchmark.attacks import replaced_attention as replaced
         from benchmark.data.tensors import training_images
         from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, PATTERN_IMAGES, without_attention
 
         columns = {}
         for weights, name in ATTENTION_COLUMNS.items():
             torch.manual_seed(work.row.track.evaluation.seed)  # an open model may draw noise
-            predicted = predictions_with(weights, subject.model, subject.images, subject.batch_size)
+            predicted = replaced.predictions_with(weights, subject.model, subject.images, subject.batch_size)
             if predicted is None:
                 return Outcome(summary="no attention found in it")
             columns[name] = predicted
-        if work.row.described and patterns(subject.model, subject.images[:1]):
-            size = (
-                work.row.track.evaluation.batch_size
-            )  # on every device, since another image's patterns are of its batch
+        if work.row.described and replaced.patterns(subject.model, subject.images[:1]):
+            size = work.row.track.evaluation.batch_size  # on every device: another image's patterns are of its batch
             training = training_images(work.row.data, PATTERN_IMAGES).to(subject.device)
-            means = mean_patterns(subject.model, training, size)
+            means = replaced.mean_patterns(subject.model, training, size)
             for given, name in zip((means, None), PATTERN_COLUMNS.values(), strict=True):
-                columns[name] = predictions_with_patterns(given, subject.model, subject.images, size)
+                columns[name] = replaced.predictions_with_patterns(given, subject.model, subject.images, size)
         seen = {**columns, "label": subject.labels, "clean_prediction": subject.clean.prediction}
         result = without_attention(pa.table({name: values.cpu().numpy() for name, values in seen.items()}))
         return Outcome(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.components import certificate_file
-from benchmark.specs.threat import CertificateSpec
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject, by_blocks
 
@@ -29,10 +28,10 @@ class Certify(EvaluationStep):
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from benchmark.evaluation.audit import Audit
-        from benchmark.evaluation.certified_radii import certificate_module
+        from benchmark.evaluation.certified_radii import certificate_module, certified_radii
         from benchmark.records.accuracy import Certificate
 
-        spec = self.declared
+        spec, size = self.declared, subject.batch_size
         model, images, labels = subject.model, subject.images, subject.labels
         module = certificate_module(spec.name)
         gap, bound = module.float32_gap(model, images, labels)
@@ -41,43 +40,28 @@ class Certify(EvaluationStep):
                 f"{work.row.name}: {spec.name} has no finite bound of this network's margins or their rounding; "
                 "nothing can be certified: leave the certificate out"
             )
-        columns = _certified(work, subject, spec)
+
+        def certified(places: range) -> dict[str, torch.Tensor]:
+            """Return radii (k,), and whether float32 and float64 verdicts differ. Raise if an attack breaks a ball."""
+            block = slice(places.start, places.stop)
+            radii = certified_radii(model, images[block], labels[block], spec, size)
+            audit = Audit(model, images[block], labels[block], radii, work.row.name, places.start)
+            return {"certified_l2": radii, "disagrees": audit.attack_balls(size)}
+
+        columns = by_blocks(work, len(images), size, certified, "certified")
         radii = columns["certified_l2"]
         audit = Audit(model, images, labels, radii.to(subject.device), work.row.name).summary(
             partial(module.certify, **spec.parameters), int(columns["disagrees"].sum())
         )
         certificate = Certificate(
-            name=spec.name,
-            guarantee=module.guarantee(),
-            parameters=spec.parameters,
-            float32_gap=gap,
-            float32_bound=bound,
-            audit=audit,
-        )
+            name=spec.name, guarantee=module.guarantee(), parameters=spec.parameters,
+            float32_gap=gap, float32_bound=bound, audit=audit,
+        )  # fmt: skip
         return Outcome(
             columns={"certified_l2": radii},
             fields={"certificate": certificate.model_dump(mode="json")},
             summary=f"median certified l2 radius {float(radii.median()):.4f} over {len(labels)} images",
         )
-
-
-def _certified(work: Work, subject: Subject, spec: CertificateSpec) -> dict[str, torch.Tensor]:
-    """Return the radii (n,), and whether float32 and float64 verdicts differ. Raise if an attack of the audit breaks
-    a ball.
-    """
-    from benchmark.evaluation.audit import Audit
-    from benchmark.evaluation.certified_radii import certified_radii
-
-    size = subject.batch_size
-
-    def radii(places: range) -> dict[str, torch.Tensor]:
-        block = slice(places.start, places.stop)
-        images, labels = subject.images[block], subject.labels[block]
-        certified = certified_radii(subject.model, images, labels, spec, size)
-        differ = Audit(subject.model, images, labels, certified, work.row.name, places.start).attack_balls(size)
-        return {"certified_l2": certified, "disagrees": differ}
-
-    return by_blocks(work, len(subject.images), size, radii, "certified")
 
 
 step = Certify

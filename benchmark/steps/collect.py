@@ -55,7 +55,6 @@ class Collect(Step):
         from safetensors.numpy import save
 
         from benchmark.evaluation import evidence
-        from benchmark.evaluation.evidence import check_smoothed, per_image
         from benchmark.records.record import Record
         from benchmark.specs.base import to_json
 
@@ -64,14 +63,13 @@ class Collect(Step):
         tables = {f.name: pq.read_table(f / "evidence.parquet") for f in folders if (f / "evidence.parquet").exists()}
         merged = evidence.merge(tables, row.submission.division == "open")
         evidence.check_sandwich(merged, row.name)
-        fields = _joined(
-            row, {f.name: files.read_json(f / "fields.json") for f in folders if (f / "fields.json").exists()}
-        )
+        parts = {f.name: f / "fields.json" for f in folders if (f / "fields.json").exists()}
+        fields = _joined(row, {name: files.read_json(path) for name, path in parts.items()})
         if changed := evidence.unsteady(tables):
             differ = f"the steps' clean passes differ on {changed} of {merged.num_rows} images"
             fields["division_reasons"].append(f"{differ}; clean accuracy counts those that all get right")
         if row.track.smoothing and "smooth" in tables:
-            check_smoothed(merged, row.track.smoothing, row.name)
+            evidence.check_smoothed(merged, row.track.smoothing, row.name)
         written = io.BytesIO()
         pq.write_table(merged, written)
         fields["sha256"] |= {f"data {k}": v for k, v in files.read_json(row.data / "data.json")["sha256"].items()}
@@ -81,17 +79,22 @@ class Collect(Step):
         own = {name: fields.pop(name) for name in [*fields] if name not in Record.model_fields}
         counted = _counted(row, merged)
         if twice := counted.keys() & fields.keys():
-            raise BenchmarkError(
-                f"{row.name}: a step gives {min(twice)}, which is counted from the evidence of all steps"
-            )
+            words = f"a step gives {min(twice)}, which is counted from the evidence of all steps"
+            raise BenchmarkError(f"{row.name}: {words}")
         record = Record.model_validate(counted | fields | ({"measured": own} if own else {}))
+        beside = {
+            path.relative_to(folder / "record").as_posix(): path.read_bytes()
+            for folder in folders
+            for path in sorted((folder / "record").rglob("*"))
+            if path.is_file()
+        }
         return Outcome(
             files={
                 "record.json": to_json(record).encode(),
-                "per_image.json": to_json(per_image(merged, record)).encode(),
+                "per_image.json": to_json(evidence.per_image(merged, record)).encode(),
                 "evidence.parquet": written.getvalue(),
                 "images.safetensors": save(_images(row, folders)),
-                **_published(folders),
+                **beside,
             },
             summary=f"clean {record.clean.value:.3f}, "
             + ", ".join(f"robust {r.threat.label} {r.accuracy.value:.3f}" for r in record.robust),
@@ -168,16 +171,6 @@ def _images(row: Row, folders: Sequence[Path]) -> dict[str, np.ndarray]:
     for path in (folder / "images.safetensors" for folder in folders):
         images |= load_file(path) if path.exists() else {}
     return images
-
-
-def _published(folders: Sequence[Path]) -> dict[str, bytes]:
-    """Return the files that the steps put beside the Record."""
-    return {
-        path.relative_to(folder / "record").as_posix(): path.read_bytes()
-        for folder in folders
-        for path in sorted((folder / "record").rglob("*"))
-        if path.is_file()
-    }
 
 
 def _one_environment(environments: dict[str, dict[str, str]]) -> dict[str, str]:

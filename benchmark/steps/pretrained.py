@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import submissions
 from benchmark.specs.rows import Row
@@ -46,7 +47,6 @@ class Pretrained(Step):
     def run(self, work: Work) -> Outcome:
         from safetensors.torch import save
 
-        from benchmark.runtime import files
         from benchmark.sandbox.confinement import largest_weights
         from benchmark.sandbox.submitted import in_force, in_words, run
 
@@ -81,8 +81,6 @@ def _given_weights(row: Row, path: Path | None) -> dict[str, torch.Tensor]:
 
 def _check(given: WeightsSpec, row: Row) -> None:
     """Raise BenchmarkError if the file is missing, lies in another submission's folder, or is not the pinned one."""
-    from benchmark.runtime import files
-
     if given.path is None:
         return
     path, own = Path(given.path), submissions.FOLDER / row.submission.name

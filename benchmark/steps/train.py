@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmark.runtime import files
 from benchmark.specs.components import recipe_files
 from benchmark.specs.rows import Row
 from benchmark.specs.run_settings import TrainRun, run_settings
@@ -46,7 +47,6 @@ class Train(Step):
     def run(self, work: Work) -> Outcome:
         from safetensors.torch import save
 
-        from benchmark.runtime import files
         from benchmark.sandbox.submitted import in_force, in_words
         from benchmark.sandbox.training import fit_sandboxed
 

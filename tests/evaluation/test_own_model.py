@@ -138,7 +138,7 @@ def test_models_that_cannot_be_evaluated_are_refused_in_one_line(images, labels,
 
 
 @pytest.mark.slow
-def test_other_dtypes_of_images_and_labels_are_taken(model, images, labels) -> None:
+def test_other_dtypes_are_taken_and_pixels_that_rounding_put_outside_put_back(model, images, labels) -> None:
     eps = float(model.radius(images, labels, "Linf")[:11].median())
     plain = attacked(model, images, labels, eps=eps)
     turned = images.double().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
@@ -146,24 +146,23 @@ def test_other_dtypes_of_images_and_labels_are_taken(model, images, labels) -> N
     assert other.adversarial.dtype == torch.float32
     assert not other.adversarial.requires_grad
     assert torch.equal(plain.robust, other.robust)
+    images[0, 0, 0, 0], images[1, 0, 0, 0] = 1.0000001, -3e-8
+    adversarial = attacked(model, images, labels).adversarial
+    assert 0 <= adversarial.min() <= adversarial.max() <= 1
 
 
-@pytest.mark.parametrize(
-    ("norm", "eps"),
-    [
-        ("Linf", np.float32(8 / 255)),
-        ("linf", np.array(8 / 255)),
-        ("L∞", torch.tensor(8 / 255)),
-        ("LINF", Fraction(8, 255)),
-        ("Linf", "8/255"),
-    ],
-)
-def test_any_real_number_is_a_radius_and_norms_have_their_usual_names(model, images, labels, norm, eps) -> None:
-    result = attacked(model, images, labels, norm=norm, eps=eps, seed=np.int64(3), batch_size=torch.tensor(12))
-    value = 8 / 255 if isinstance(eps, str) else float(eps)
-    plain = attacked(model, images, labels, eps=value, seed=3, batch_size=12)
-    assert torch.equal(result.adversarial, plain.adversarial)
-    assert (result.adversarial != images).any()
+def test_any_real_number_is_a_radius_and_norms_have_their_usual_names(images) -> None:
+    radii = {
+        "linf": np.float32(0.25),
+        "L∞": torch.tensor(0.25),
+        "LINF": Fraction(1, 4),
+        "Linf": "2/8",
+        "∞": np.array(0.25),
+    }
+    for norm, eps in radii.items():
+        spec = own_model.autoattack_spec(norm, eps, np.int64(3), images)
+        assert (spec.norm, spec.eps, spec.seed) == ("Linf", 0.25, 3)
+    assert own_model.whole("batch_size", torch.tensor(12), range(1, 99), "from 1 on") == 12
 
 
 def test_no_setting_of_logging_hides_a_warning_or_makes_one(model, images, labels) -> None:
@@ -275,29 +274,29 @@ def test_threads_may_share_a_model(model, images, labels) -> None:
 def nothing(*_: object) -> None: ...
 
 
-@pytest.mark.parametrize(
-    "doing",
-    [
-        lambda x: nothing(torch.backends.cudnn.flags(enabled=False).__enter__()),
-        lambda x: nothing(torch.backends.cudnn.allow_tf32),
-        lambda x: nothing(torch.is_grad_enabled() and torch.autograd.grad((x.detach().requires_grad_() ** 2).sum(), [torch.ones(1, requires_grad=True)], allow_unused=True)),
-        lambda x: nothing(1 / (_get_current_dispatch_mode() is None)),
-    ],
-    ids=["cudnn.flags", "allow_tf32", "a gradient of its own", "operations that cannot be counted"],
-)  # fmt: skip
-def test_what_a_model_reads_or_computes_beside_stops_no_attack(model, images, labels, doing) -> None:
+BESIDE = {
+    "cudnn.flags": lambda x: nothing(torch.backends.cudnn.flags(enabled=False).__enter__()),
+    "allow_tf32": lambda x: nothing(torch.backends.cudnn.allow_tf32),
+    "a gradient of its own": lambda x: nothing(torch.is_grad_enabled() and torch.autograd.grad((x.detach().requires_grad_() ** 2).sum(), [torch.ones(1, requires_grad=True)], allow_unused=True)),
+    "operations that cannot be counted": lambda x: nothing(1 / (_get_current_dispatch_mode() is None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [*BESIDE, "traced", "sparse"])
+def test_models_of_other_kinds_and_what_they_compute_beside_change_no_verdict(model, images, labels, kind) -> None:
+    other = Through(model, before=BESIDE[kind]) if kind in BESIDE else nn.Sequential(model)
+    if kind == "traced":
+        other = torch.jit.trace(model, images)
+    elif kind == "sparse":
+        other.register_buffer("mask", torch.eye(3).to_sparse())
     with torch.backends.cudnn.flags():
-        result = attacked(Through(model, before=doing), images, labels)
+        result = attacked(other, images, labels)
     assert torch.equal(result.robust, attacked(model, images, labels).robust)
 
 
-def test_models_of_other_kinds_are_attacked_as_the_plain_one(model, images, labels) -> None:
-    plain, sparse = attacked(model, images, labels), nn.Sequential(model)
-    sparse.register_buffer("mask", torch.eye(3).to_sparse())
-    for other in (torch.jit.trace(model, images), sparse):
-        assert torch.equal(attacked(other, images, labels).robust, plain.robust)
+def test_a_scripted_model_is_attacked_and_one_that_was_exported_for_one_size_is_refused(model, images, labels) -> None:
     attacked(torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(36, 6))), images, labels)
-    exported = torch.export.export(model.eval(), (images,)).module()  # for batches of this size alone
+    exported = torch.export.export(model.eval(), (images,)).module()
     with pytest.raises(BenchmarkError, match="the model fails on one image"):
         attacked(exported, images, labels)
 
@@ -336,12 +335,6 @@ def test_a_device_without_float64_gives_the_same_verdicts(model, images, labels,
     monkeypatch.setattr(ball, "NO_FLOAT64", ("cpu",))
     for norm, before in plain.items():
         assert torch.equal(attacked(model, images, labels, norm=norm, eps=0.05).adversarial, before.adversarial)
-
-
-def test_pixels_that_rounding_put_outside_are_put_back(model, images, labels) -> None:
-    images[0, 0, 0, 0], images[1, 0, 0, 0] = 1.0000001, -3e-8
-    adversarial = attacked(model, images, labels).adversarial
-    assert 0 <= adversarial.min() <= adversarial.max() <= 1
 
 
 def test_one_image_without_a_finite_gradient_costs_no_other_its_verdict(model, images, labels) -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+from itertools import product
 
 import pytest
 from published_study import ADVERSARIAL, CLEAN, published, scattered
@@ -19,7 +20,7 @@ from benchmark.records.study_points import drawn, panels, point_sheets, points_c
 from leaderboard.charts.studies import figures
 
 
-def test_the_sheet_tells_of_each_class_of_the_first_seed() -> None:
+def test_the_sheet_tells_of_each_class_of_the_first_seed_and_the_csv_of_every_point() -> None:
     (sheet,) = point_sheets(scattered())
     assert sheet.title == "m: tsne, seed 0"
     assert sheet.heads == ("points", "centre", "spread", "nearest is of its class, %")
@@ -30,6 +31,10 @@ def test_the_sheet_tells_of_each_class_of_the_first_seed() -> None:
     assert sheet.rows[2][2] == "5.33, 0.333"
     assert point_sheets(scattered(("u", "v")))[0].heads[1] == "centre: u, v"
     assert {column.label for column in study_table.table(scattered()).columns} == {"clean", "m: curve"}
+    lines = list(csv.DictReader(io.StringIO(points_csv(scattered()))))
+    assert len(lines) == 2 * 2 * (len(CLEAN) + len(ADVERSARIAL))
+    assert lines[0] == {"measure": "m: tsne", "setting": "base", "seed": "0", "class": "clean", "x": "0.0", "y": "0.0"}
+    assert {(line["seed"], line["class"]) for line in lines} == {*product("01", ("clean", "<adversarial>"))}
 
 
 @pytest.mark.parametrize(("classes", "near"), [([[(1, 1)]], [math.nan]), ([[(1, 1)] * 3, [(5, 5)]], [1.0, 0.0])])
@@ -42,14 +47,6 @@ def test_a_single_point_and_equal_points_have_numbers(classes, near) -> None:
     assert [group.near for group in numbers] == pytest.approx(near, nan_ok=True)
     assert all(group.spread == 0 for group in numbers)
     assert "1 point around" in numbers[-1].words
-
-
-def test_every_point_of_every_seed_is_in_the_csv() -> None:
-    lines = list(csv.DictReader(io.StringIO(points_csv(scattered()))))
-    assert len(lines) == 2 * 2 * (len(CLEAN) + len(ADVERSARIAL))
-    assert {line["seed"] for line in lines} == {"0", "1"}
-    assert lines[0] == {"measure": "m: tsne", "setting": "base", "seed": "0", "class": "clean", "x": "0.0", "y": "0.0"}
-    assert {line["class"] for line in lines} == {"clean", "<adversarial>"}
 
 
 def test_the_figure_chooses_what_is_drawn_and_the_sheet_has_all() -> None:

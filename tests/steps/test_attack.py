@@ -27,16 +27,12 @@ from benchmark.specs.threat import ThreatModel
 pytestmark = pytest.mark.slow
 
 
-def test_an_attack_that_finds_nothing_changes_no_number(linear_row) -> None:
+def test_an_attack_lowers_the_number_by_exactly_the_images_that_it_breaks(linear_row) -> None:
     before = robust(linear_row)
     assert 5 < before < record().clean.count
-    assert robust(linear_row, HEAD + "    return images\n") == before
+    assert robust(linear_row, HEAD + "    return images\n") == before, "one that finds nothing changes no number"
     attack = record().attacks[1]
     assert (attack.suite, attack.id, attack.accuracy.count) == ("adaptive", "contributed-L2-0.5", record().clean.count)
-
-
-def test_an_attack_that_breaks_images_lowers_the_number_by_exactly_those(linear_row) -> None:
-    before = robust(linear_row)
     after = robust(linear_row, EXACT)
     assert 0 < after < before
     found = record()
@@ -45,9 +41,8 @@ def test_an_attack_that_breaks_images_lowers_the_number_by_exactly_those(linear_
     assert {"code attack-adaptive", "adversarial images adaptive"} <= {*found.sha256}
     images = load_file(ROW / "record/images.safetensors")
     assert {"clean", "pgd-L2-0.5", "contributed-L2-0.5"} == {*images}
-    assert (
-        torch.linalg.vector_norm((images["contributed-L2-0.5"] - images["clean"]).flatten(1), dim=1).max() <= 0.5 + 1e-6
-    )
+    moved = torch.linalg.vector_norm((images["contributed-L2-0.5"] - images["clean"]).flatten(1), dim=1)
+    assert moved.max() <= 0.5 + 1e-6
     weights = load_file(ROW / "train/model.safetensors")
     labels = torch.tensor(pq.read_table(ROW / "record/evidence.parquet")["label"].to_pylist())
     logits = torch.stack(list(images.values())).flatten(2) @ weights["1.weight"].T + weights["1.bias"]
@@ -111,7 +106,7 @@ def test_an_attack_that_cheats_is_held_against_the_clean_images(linear_row, body
     assert not (ROW / "attack-adaptive").exists()
 
 
-def test_an_attack_that_forgets_its_seed_still_gives_the_same_images(linear_row) -> None:
+def test_a_contributed_file_gets_copies_and_a_generator_that_its_seed_starts(linear_row) -> None:
     """Whatever ran before it: a run that goes on after a kill draws as one that was not stopped."""
     found = []
     for before, seed in ((1, 0), (2, 0), (2, 3)):
@@ -119,14 +114,10 @@ def test_an_attack_that_forgets_its_seed_still_gives_the_same_images(linear_row)
         found.append(attacked(linear_row, HEAD + "    return torch.rand_like(images)\n", seed))
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[1], found[2])
-
-
-def test_a_contributed_file_gets_copies(linear_row) -> None:
     damage = "labels.zero_(); model[1].weight.zero_(); model[0] = torch.nn.Linear(64, 10)"
     assert not attacked(linear_row, f"{HEAD}    {damage}\n    return images.zero_()\n").any()
-    assert all(given.all() for given in GIVEN[1:])
+    assert all(given.all() for given in (*GIVEN[1:], GIVEN[0][1].weight))
     assert type(GIVEN[0][0]) is torch.nn.Identity
-    assert GIVEN[0][1].weight.all()
 
 
 def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> None:
@@ -141,7 +132,8 @@ def test_a_radius_that_a_contributed_attack_alone_refutes_is_never_published(lin
     robust(linear_row, EXACT)
     append("submissions/Tiny2026Linear/submission.yaml", "        certificate: {name: lipschitz}\n")
     run_stage("certify", *NAMES)
-    before = robust(linear_row), (ROW / "record/record.json").read_bytes()
+    robust(linear_row)
+    before = (ROW / "record/record.json").read_bytes()
     papers, adaptive = (pq.read_table(ROW / name / "evidence.parquet") for name in ("attack-papers", "attack-adaptive"))
     broken = np.array(adaptive["contributed-L2-0.5:success"]) & ~np.array(papers["pgd-L2-0.5:success"])
     radii = np.where(np.arange(len(broken)) == broken.argmax(), np.array(adaptive["contributed-L2-0.5:l2"]), 0.0)
@@ -149,11 +141,10 @@ def test_a_radius_that_a_contributed_attack_alone_refutes_is_never_published(lin
     table = pq.read_table(path)
     path.unlink()
     pq.write_table(table.set_column(table.column_names.index("certified_l2"), "certified_l2", pa.array(radii)), path)
-    with pytest.raises(
-        BenchmarkError, match=r"is certified .* but contributed-L2-0\.5 broke it .*nothing is published"
-    ):
+    words = r"is certified .* but contributed-L2-0\.5 broke it .*nothing is published"
+    with pytest.raises(BenchmarkError, match=words):
         robust(linear_row)
-    assert (ROW / "record/record.json").read_bytes() == before[1]
+    assert (ROW / "record/record.json").read_bytes() == before
 
 
 def test_components_run_in_turn_on_what_stands(linear_row) -> None:
@@ -183,9 +174,8 @@ def test_a_submissions_own_file_serves_adaptive_alone_never_the_tracks_suites(li
     assert Path("submissions/Tiny2026Linear/pgd.py") in stage_code("attack-adaptive", *NAMES)
     assert Path("submissions/Tiny2026Linear/pgd.py") not in stage_code("attack-papers", *NAMES)
     assert Path("benchmark/attacks/pgd.py") in stage_code("attack-papers", *NAMES)
-    run_stage("attack-papers", *NAMES)
-    run_stage("attack-adaptive", *NAMES)
-    run_stage("collect", *NAMES)
+    for name in ("attack-papers", "attack-adaptive", "collect"):
+        run_stage(name, *NAMES)
     papers, own = record().attacks
     assert papers.accuracy.count < own.accuracy.count == record().clean.count
 
@@ -214,7 +204,6 @@ def test_bringing_an_attack_touches_no_step_before_it(linear_row) -> None:
     linear_row.bring("Tiny2026Linear", "contributed", "from benchmark.attacks import cw\n" + EXACT, CONTRIBUTED)
     after = yaml.safe_load(generate.generate()[path])["stages"]
     assert stage_names(*NAMES) == ["train", "attack-papers", "attack-adaptive", "reliability", "attention", "collect"]
-    earlier = ("train", "attack-papers")
     assert after["train"] == before["train"]
     assert {**generate.generate(), path: ""} == {**others, path: ""}
     written = inputs.contents("tiny")
@@ -223,5 +212,5 @@ def test_bringing_an_attack_touches_no_step_before_it(linear_row) -> None:
     assert [spec["attack"] for spec in stage["settings"]["suite"]] == ["contributed"]
     assert ROW / "attack-adaptive" in protocol.planned(load_row(*NAMES), "reliability").reads
     assert {str(ROW / "attack-adaptive"): {"persist": True}} in after["evaluate"]["outs"]
-    for name in earlier:
+    for name in ("train", "attack-papers"):
         assert "contributed" not in json.dumps(written[protocol.planned(load_row(*NAMES), name).inputs])

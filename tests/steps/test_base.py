@@ -113,18 +113,14 @@ def test_a_place_where_this_user_may_not_write_is_one_line(linear_row, monkeypat
     assert words in ended_with("attack-papers")
 
 
-def test_a_component_that_is_no_file_is_one_line_with_the_near_miss(linear_row) -> None:
+def test_components_and_steps_that_do_not_exist_are_one_line_with_the_near_miss(linear_row) -> None:
+    """A suffix is for steps that have several."""
+    for name, words in (("train-x", "'train-x'"), ("data-x", "'data-x'"), ("trian", "'trian'; did you mean 'train'")):
+        with pytest.raises(BenchmarkError, match=f"unknown step {words}"):
+            run_stage(name, *(NAMES[:1] if name == "data-x" else NAMES))
     edit("benchmark/tracks/tiny.yaml", "attack: pgd", "attack: pgdd")
     with pytest.raises(BenchmarkError, match=r"there is no benchmark/attacks/pgdd\.py.*did you mean 'pgd'"):
         run_stage("train", *NAMES)
-
-
-def test_a_suffix_is_for_steps_that_have_several(linear_row) -> None:
-    for name in ("train-x", "data-x"):
-        with pytest.raises(BenchmarkError, match=f"unknown step '{name}'"):
-            run_stage(name, *(NAMES if name == "train-x" else NAMES[:1]))
-    with pytest.raises(BenchmarkError, match="unknown step 'trian'; did you mean 'train'"):
-        run_stage("trian", *NAMES)
 
 
 @pytest.mark.slow
@@ -144,9 +140,8 @@ def test_a_result_of_the_same_key_is_kept_and_one_that_was_touched_is_not(linear
     (ROW / "train/model.safetensors").write_bytes((ROW / "train/model.safetensors").read_bytes() + b" ")
     key = files.read_json(folder / "stage.json")["key"]
     assert stands(folder, key)
-    assert key != scratch.key(
-        protocol.planned(load_row(*NAMES), "attack-papers").identity()
-    )  # other weights, another key
+    identity = protocol.planned(load_row(*NAMES), "attack-papers").identity()
+    assert key != scratch.key(identity), "other weights, another key"
 
 
 BLOCKED = """

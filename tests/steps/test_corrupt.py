@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +33,7 @@ COUNTS = {"corrupted fog 1": 3, "corrupted fog 5": 1, "corrupted contrast 1": 2,
 TABLE = pa.table({name: [image < count for image in range(4)] for name, count in COUNTS.items()})
 
 
-def test_accuracies_are_counted_from_the_evidence() -> None:
+def test_accuracies_are_counted_from_the_evidence_and_a_verdict_that_is_missing_stops() -> None:
     found = corrupted(TABLE, RULES, "P.", {"library": "1"})
     assert [[cell.count for cell in row.severities] for row in found.corruptions] == [[3, 1], [2, 0]]
     assert [row.mean.value for row in found.corruptions] == [4 / 8, 2 / 8]
@@ -43,6 +42,10 @@ def test_accuracies_are_counted_from_the_evidence() -> None:
     assert (found.rules, found.parameters, found.versions) == (RULES, "P.", {"library": "1"})
     content = record("A", 1, 1).model_copy(update={"corrupted": found})
     assert Record.model_validate_json(to_json(content)) == content
+    missing = TABLE.drop_columns(["corrupted fog 5"])
+    for table in (missing, missing.append_column("corrupted fog 5", pa.array([True, None, False, False]))):
+        with pytest.raises(BenchmarkError, match="'corrupted fog 5' is missing or lacks an image"):
+            corrupted(table, RULES, "P.", {})
 
 
 def test_the_interval_of_a_mean_is_wilsons_for_the_images_not_for_their_copies() -> None:
@@ -60,14 +63,6 @@ def test_means_are_covered_when_copies_are_alike_and_when_they_are_not() -> None
         found = [mean_proportion(right) for right in rng.random((2000, 6, 50)) < chance]
         covered = sum(mean.low <= 0.6 <= mean.high for mean in found)
         assert binomtest(covered, 2000, 0.95, alternative="less").pvalue > 1e-3
-
-
-def test_a_verdict_that_is_missing_stops() -> None:
-    with pytest.raises(BenchmarkError, match="'corrupted fog 5' is missing or lacks an image"):
-        corrupted(TABLE.drop_columns(["corrupted fog 5"]), RULES, "P.", {})
-    lacking = TABLE.set_column(1, "corrupted fog 5", pa.array([True, None, False, False]))
-    with pytest.raises(BenchmarkError, match="'corrupted fog 5' is missing or lacks an image"):
-        corrupted(lacking, RULES, "P.", {})
 
 
 def test_corrupted_numbers_have_a_column_of_their_own_and_do_not_rank() -> None:
@@ -149,21 +144,15 @@ variants:
 """
 
 
-def write_colours(folder: Path) -> None:
-    """Random textures, reddish or bluish, in the Hugging Face layout."""
-    folder.mkdir()
-    pixels = np.rint(textures(90) * 200).astype(np.uint8)
-    labels = np.arange(90) % 2
+@pytest.fixture
+def colours(project: Project) -> Project:
+    """A project with a small track of random textures, reddish or bluish, that asks for corruptions, run to the end."""
+    (project.root / "colours").mkdir()
+    pixels, labels = np.rint(textures(90) * 200).astype(np.uint8), np.arange(90) % 2
     pixels[np.arange(90), 2 * labels] += 12
     for name, part in (("train", slice(0, 60)), ("test", slice(60, 90))):
         table = pa.table({"img": [encode(image) for image in pixels[part]], "label": labels[part]})
-        pq.write_table(table, folder / f"{name}.parquet")
-
-
-@pytest.fixture
-def colours(project: Project) -> Project:
-    """A project with a small colour track that asks for corruptions, run to the end."""
-    write_colours(project.root / "colours")
+        pq.write_table(table, project.root / f"colours/{name}.parquet")  # in the Hugging Face layout
     (project.root / "benchmark/tracks/colours.yaml").write_text(TRACK)
     folder = project.root / "submissions/Tiny2026Colour"
     folder.mkdir()
@@ -195,18 +184,11 @@ def test_a_colour_track_from_images_to_the_site(colours) -> None:
     index, page = (board / "site/index.html").read_text(), (board / f"site/models/{row}/index.html").read_text()
     assert "<dt>corrupted</dt>" in index
     assert "not to be compared with published CIFAR-10-C numbers" in index
-    for number in (
-        found.accuracy,
-        *found.severities,
-        *(cell for kind in found.corruptions for cell in kind.severities),
-    ):
+    every = [cell for kind in found.corruptions for cell in kind.severities]
+    for number in (found.accuracy, *found.severities, *every):
         assert f'title="{number.count} of {number.n} images"><b>{100 * number.value:.1f}</b>' in page
-    for words in (
-        "corrupted (ImageNet-C strengths)",
-        "jpeg compression",
-        "cannot be compared with numbers on CIFAR-10-C",
-    ):
-        assert words in page
+    words = ("corrupted (ImageNet-C strengths)", "jpeg compression", "cannot be compared with numbers on CIFAR-10-C")
+    assert [text for text in words if text not in page] == []
     assert "corrupted fog 5" in (board / f"site/models/{row}/evidence.csv").read_text().splitlines()[0]
     colours.rvb("pipeline", "--check")
     before = (folder / "corrupt/evidence.parquet").read_bytes()

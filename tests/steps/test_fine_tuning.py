@@ -47,10 +47,8 @@ def test_a_row_goes_on_from_anothers_weights_and_its_record_says_so(linear_row) 
     after = load_file(TUNED_WEIGHTS)
     assert torch.allclose(before["1.weight"], after["1.weight"], atol=1e-6)
     assert not torch.allclose(before["1.bias"], after["1.bias"], atol=1e-3)
-    run_stage("attack-papers", *names)
-    run_stage("reliability", *names)
-    run_stage("attention", *names)
-    run_stage("collect", *names)
+    for name in ("attack-papers", "reliability", "attention", "collect"):
+        run_stage(name, *names)
     record = json.loads(Path("work/tiny/Tiny2026Linear-tuned/record/record.json").read_text())
     assert record["training"]["init_sha256"] == files.sha256_file(Path(SMALL))
     assert record["trust"] == "rebuilt"
@@ -123,10 +121,8 @@ def test_rows_that_start_from_a_failed_one_are_not_begun_and_all_are_named(linea
 def test_a_row_that_becomes_ready_later_goes_before_shorter_ones(linear_row, monkeypatch) -> None:
     tune("{row: Tiny2026Linear-small}")
     training = "training: {objective: standard, epochs: 1, batch_size: 64, learning_rate: 0.01}"
-    others = "".join(
-        f"  {name}:\n    title: Other\n    tracks:\n      tiny: {{{training}}}\n" for name in ("one", "two")
-    )
-    append(SETTINGS, others)
+    for name in ("one", "two"):
+        append(SETTINGS, f"  {name}:\n    title: Other\n    tracks:\n      tiny: {{{training}}}\n")
     rows = [load_row("tiny", f"Tiny2026Linear-{variant}") for variant in ("one", "two", "small", "tuned")]
     for row, seconds in zip(rows, (1.0, 2.0, 3.0, 4.0), strict=True):
         for step in protocol.plan(row):

@@ -10,12 +10,10 @@ import tiny_linear_row
 import tiny_study
 import torch
 from safetensors.torch import load_file
-from stages import run_stage, run_study
 
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import submissions
-from benchmark.studies import grids
 
 STUDY = """\
 title: Going on
@@ -40,8 +38,7 @@ def project(studied):
 
 @pytest.mark.slow
 def test_a_cell_goes_on_from_anothers_weights_of_its_seed(project) -> None:
-    run_stage("data", "tiny")
-    run_study(*tiny_study.NAMES)
+    tiny_study.run()
     weights = {f"{c}-{s}": tiny_study.RESULT / f"{c}-{s}/train/model.safetensors" for c in (0, 1) for s in (0, 1)}
     for seed in (0, 1):
         first, on = (load_file(weights[f"{cell}-{seed}"]) for cell in (0, 1))
@@ -63,7 +60,7 @@ def test_a_cell_goes_on_from_anothers_weights_of_its_seed(project) -> None:
 def test_a_start_that_is_no_earlier_cell_is_refused(loading, change, words) -> None:
     tiny_study.add(loading).write_text(STUDY.replace(*change))
     with pytest.raises(BenchmarkError, match=words):
-        grids.load("Tiny2026Linear", "grid")
+        tiny_study.load()
 
 
 PENALISED = tiny_linear_row.SUBMISSION.replace(
@@ -76,7 +73,7 @@ def test_an_axis_reaches_a_penalty_by_its_name_and_no_other(loading) -> None:
     axis = ("  model.bias: [true, false]", "  training.penalties.msvp.lambda_q: [0.0, 0.3]")
     file = tiny_study.add(loading, axis)
     file.write_text(file.read_text().partition("claims:")[0])
-    cells = grids.load("Tiny2026Linear", "grid").cells.values()
+    cells = tiny_study.load().cells.values()
     assert [cell.training.penalties[0].parameters["lambda_q"] for cell in cells] == [0.0, 0.3, 0.0, 0.3]
     base = submissions.settings(submissions.load("Tiny2026Linear"), "small", "tiny").training
     assert base.penalties[0].parameters == {"lambda_q": 0.1}, "the variant's own setting moved"
@@ -87,4 +84,4 @@ def test_an_axis_reaches_a_penalty_by_its_name_and_no_other(loading) -> None:
     ):
         tiny_study.add(loading, ("training.learning_rate: 0.001", f"{key}: 0.001"))
         with pytest.raises(BenchmarkError, match=re.escape(message)):
-            grids.load("Tiny2026Linear", "grid")
+            tiny_study.load()

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 import tiny_study
-from stages import run_stage, run_study
 from tiny_project import edit
 
 from benchmark.records.finding import Finding
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.studies import grids
 from benchmark.studies.published import collect_study
 
 FINDINGS = """\
@@ -47,39 +45,34 @@ def ran(studied) -> None:
     """A study that ran, with findings, which a sandbox computes."""
     Path("submissions/Tiny2026Linear/findings.py").write_text(FINDINGS)
     tiny_study.add(studied, SMALL)
-    run_stage("data", "tiny")
-    run_study(*tiny_study.NAMES)
+    tiny_study.run()
     edit("params.yaml", "wall: none", "wall: full")
-
-
-def load():
-    return grids.load("Tiny2026Linear", "grid", "tiny")
 
 
 @pytest.mark.usefixtures("ran")
 def test_they_are_computed_from_verdicts_beside_the_digest_of_their_code_and_refused_where_they_are_none() -> None:
-    published = collect_study(load())
+    published = collect_study(tiny_study.load())
     (finding,) = published.findings
     count = sum(run.values["clean"] for run in published.result.runs) / len(published.result.runs)
     assert finding.estimate == pytest.approx(count)
     edit("submissions/Tiny2026Linear/findings.py", "0.01", "0.02")
-    assert collect_study(load()).findings_code != published.findings_code
+    assert collect_study(tiny_study.load()).findings_code != published.findings_code
     verdicts = tiny_study.RESULT / "verdicts.parquet"
     kept = verdicts.read_bytes()
     verdicts.write_bytes(b"other")
     with pytest.raises(BenchmarkError, match=r"verdicts\.parquet is missing or is not of "):
-        collect_study(load())
+        collect_study(tiny_study.load())
     verdicts.write_bytes(kept)
     edit(STUDY, "findings: shown", "findings: nothing")
     with pytest.raises(BenchmarkError, match="nothing must return a list of Finding, at least one"):
-        collect_study(load())
+        collect_study(tiny_study.load())
     edit(STUDY, "findings: nothing", "findings: forged")
     with pytest.raises(BenchmarkError, match="forged gives no Finding"):
-        collect_study(load())
+        collect_study(tiny_study.load())
     edit(STUDY, "findings: forged", "findings: show")
     with pytest.raises(BenchmarkError, match=r"no function 'show'; .*did you mean 'shown'"):
-        load()
+        tiny_study.load()
     Path("submissions/Tiny2026Linear/findings.py").unlink()
     with pytest.raises(BenchmarkError, match=r"there is no .*findings\.py"):
-        load()
+        tiny_study.load()
     assert json.loads((tiny_study.RESULT / "study.json").read_text())["runs"], "what ran stays"

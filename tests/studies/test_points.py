@@ -9,7 +9,6 @@ import re
 import pytest
 import tiny_study
 import torch
-from stages import run_stage, run_study
 from tiny_project import edit
 
 from benchmark.records.points import CLASSES, MOST, Points
@@ -21,7 +20,6 @@ from benchmark.runtime.paths import PUBLISHED
 from benchmark.specs import tracks
 from benchmark.specs.base import to_json
 from benchmark.specs.study import MeasureSpec
-from benchmark.studies import grids
 from benchmark.studies.measuring import Measured, certified, own
 from benchmark.studies.published import collect_study
 
@@ -70,21 +68,16 @@ def test_what_is_no_number_and_no_point_is_refused(returned, message) -> None:
         measured(returned)
 
 
-def test_points_stand_beside_numbers_under_labels_of_their_own() -> None:
+def test_points_stand_beside_numbers_rounded_by_their_extent_and_kept_as_text() -> None:
     both = measured({"share": 0.5, "p": {"b": [(1, 2)], "a": [[3, 4]]}, "axes": ("u", "v")})
     assert both.values == {"m: share": 0.5}
     points = both.points["m: p"]
     assert [(group.name, group.points) for group in points.classes] == [("b", ((1, 2),)), ("a", ((3, 4),))]
     assert points.axes == ("u", "v")
     assert measured({"m": {"a": [(0, 0)]}}).points.keys() == {"m"}
-
-
-def test_coordinates_are_rounded_by_their_extent_and_kept_as_text() -> None:
-    given = {"a": [(0.123456789, 1000.0), (-1e-9, 0.0)]}
-    points = measured({"p": given}).points["m"]
+    points = measured({"p": {"a": [(0.123456789, 1000.0), (-1e-9, 0.0)]}}).points["m"]
     assert points.classes[0].points == ((0.1, 1000.0), (0.0, 0.0))
-    again = Points.model_validate_json(to_json(points))
-    assert again == points
+    assert Points.model_validate_json(to_json(points)) == points
     assert json.loads(to_json(points))["classes"][0]["points"] == "0.1,1000.0 0.0,0.0"
     fine = measured({"p": {"a": [(3 + 1e-7, 0.0), (3 + 2.12345e-7, 0.0)]}}).points["m"].classes[0].points
     assert fine[1][0] - fine[0][0] == pytest.approx(1.12345e-7, rel=1e-3)
@@ -112,16 +105,10 @@ def project(studied):
     return studied
 
 
-def load() -> grids.Grid:
-    return grids.load("Tiny2026Linear", "grid", "tiny")
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("project", "walled")
 def test_a_study_keeps_its_points_and_publishes_them() -> None:
-    run_stage("data", "tiny")
-    run_study(*tiny_study.NAMES)
-    published = collect_study(load())
+    published = tiny_study.run()
     assert PublishedStudy.model_validate_json(to_json(published)) == published
     for run in published.result.runs:
         groups = [(group.name, len(group.points)) for group in run.points["confidence"].classes]
@@ -134,30 +121,27 @@ def test_a_study_keeps_its_points_and_publishes_them() -> None:
     ):  # fmt: skip
         edit(STUDY, "draw: scatter, measures: [confidence]", figure)
         with pytest.raises(BenchmarkError, match=re.escape(message)):
-            collect_study(load())
+            collect_study(tiny_study.load())
         edit(STUDY, figure, "draw: scatter, measures: [confidence]")
     edit(STUDY, "draw: scatter, measures: [confidence]", "draw: bars")
-    assert collect_study(load()).study.figure
+    assert collect_study(tiny_study.load()).study.figure
 
 
 @pytest.mark.slow
 def test_a_scatter_of_numbers_is_refused_and_one_of_a_measure_that_is_left_out_is_not(project) -> None:
     edit(STUDY, "measures: [confidence]", "measures: [clean, PGD]")
     with pytest.raises(BenchmarkError, match="scatter draws points; clean, PGD give numbers; draw bars, or name"):
-        load()
+        tiny_study.load()
     edit(STUDY, "measures: [clean, PGD]", "measures: [confidence]")
-    run_stage("data", "tiny")
     edit(STUDY, "{measure: confidence,", "{measure: confidence, needs: no_such_package,")
-    run_study(*tiny_study.NAMES)
-    assert "confidence" in collect_study(load()).result.left_out
+    assert "confidence" in tiny_study.run().result.left_out
     (project.root / "submissions/Tiny2026Linear/measures.py").write_text(tiny_study.MEASURES)
     edit(STUDY, ", needs: no_such_package", "")
-    run_study(*tiny_study.NAMES)
     with pytest.raises(BenchmarkError, match="scatter of 'confidence', which has no points; those with points: none"):
-        collect_study(load())
+        tiny_study.run()
     edit(STUDY, ", measures: [confidence]", "")
     with pytest.raises(BenchmarkError, match=r"scatter of what is measured, which has no points; .* points: none"):
-        collect_study(load())
+        collect_study(tiny_study.load())
 
 
 def test_an_image_is_certified_at_the_radii_that_its_own_reaches_if_it_is_right() -> None:

@@ -82,27 +82,21 @@ def test_it_takes_the_rows_settings(project) -> None:
     assert grid().study.seeds == (7, 8, 9, 10, 11), "the row's own seed comes first"
 
 
-def test_a_row_that_was_trained_elsewhere_has_none(project) -> None:
+def test_names_that_are_none_are_told_so_and_a_row_that_was_trained_elsewhere_has_no_study(project) -> None:
+    for name, track, message in (
+        ("seeds", "tiny", "has no study 'seeds': it is each row's, such as `rvb study Tiny2026Linear-small seeds`"),
+        ("smal-seeds", "tiny", "has no variant 'smal'; did you mean 'small'"),
+        ("small-seeds", "digits", "Tiny2026Linear small does not enter track 'digits'"),
+    ):
+        with pytest.raises(BenchmarkError, match=message):
+            grids.load("Tiny2026Linear", name, track)
+    exist = [grids.exists("Tiny2026Linear", "small-seeds", track) for track in ("tiny", "digits")]
+    assert exist == [True, False]
     file = project.root / "submissions/Tiny2026Linear/submission.yaml"
     head, _, _ = file.read_text().partition("        training:")
     file.write_text(head + "        weights: {path: weights/given.pt}\n")
-    with pytest.raises(
-        BenchmarkError, match=r"^Tiny2026Linear-small has weights that were trained elsewhere: .*seeds$"
-    ):
+    words = r"^Tiny2026Linear-small has weights that were trained elsewhere: .*seeds$"
+    with pytest.raises(BenchmarkError, match=words):
         grid()
-    assert grids.trained_rows("tiny") == []
-    assert grids.load_all() == []
+    assert grids.trained_rows("tiny") == grids.load_all() == []
     assert not grids.exists("Tiny2026Linear", "small-seeds", "tiny")
-
-
-def test_names_that_are_none_are_told_so(project) -> None:
-    for name, message in (
-        ("seeds", "has no study 'seeds': it is each row's, such as `rvb study Tiny2026Linear-small seeds`"),
-        ("smal-seeds", "has no variant 'smal'; did you mean 'small'"),
-    ):
-        with pytest.raises(BenchmarkError, match=message):
-            grids.load("Tiny2026Linear", name, "tiny")
-    with pytest.raises(BenchmarkError, match="Tiny2026Linear small does not enter track 'digits'"):
-        grids.load("Tiny2026Linear", "small-seeds")
-    assert grids.exists("Tiny2026Linear", "small-seeds", "tiny")
-    assert not grids.exists("Tiny2026Linear", "small-seeds", "digits")

@@ -66,7 +66,7 @@ from leaderboard.reading import read_papers
 def test_a_bad_study_gets_one_clear_line(loading, old, new, message) -> None:
     tiny_study.add(loading, (old, new))
     with pytest.raises(BenchmarkError) as raised:
-        grids.load("Tiny2026Linear", "grid")
+        tiny_study.load()
     assert message in str(raised.value)
     assert "grid.yaml" in str(raised.value) or "smal" in message or "tinny" in message
 
@@ -81,7 +81,7 @@ def test_every_study_in_the_repository_loads() -> None:
 def test_a_grid_is_the_product_of_cells_and_axes_and_every_cell_gets_its_settings(loading) -> None:
     with pytest.raises(BenchmarkError, match="has no study 'gridd'; did you mean 'grid'"):
         grids.load("Tiny2026Linear", "gridd")
-    grid = grids.load("Tiny2026Linear", "grid")
+    grid = tiny_study.load()
     assert list(grid.cells) == ["as it is, bias on", "as it is, bias off", "slower, bias on", "slower, bias off"]
     last = grid.cells["slower, bias off"]
     assert (last.model, last.training.learning_rate, last.training.epochs) == ({"bias": False}, 0.001, 2)
@@ -110,7 +110,7 @@ def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishe
     run_study(*tiny_study.NAMES)
     assert tiny_study.results(studied) == resumed
 
-    grid = grids.load("Tiny2026Linear", "grid")
+    grid = tiny_study.load()
     published = collect_study(grid)
     assert PublishedStudy.model_validate_json(to_json(published)) == published
     assert len({run.weights for run in published.result.runs}) == 4
@@ -126,7 +126,7 @@ def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishe
     assert json.loads(times.read_text())["wall_seconds"] > 0
 
     tiny_study.add(studied, ("clean: 0.25", "clean: 0.5"))
-    assert collect_study(grids.load("Tiny2026Linear", "grid")).study.claims["slower, bias off"] == {"clean": 0.5}
+    assert collect_study(tiny_study.load()).study.claims["slower, bias off"] == {"clean": 0.5}
     for change, what in (
         (("learning_rate: 0.001", "learning_rate: 0.002"), "cells"),
         (("[true, false]", "[false]"), "cells"),
@@ -137,7 +137,7 @@ def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishe
         tiny_study.add(studied, change)
         message = rf"of other settings than .* has now \({what}\); run `rvb study Tiny2026Linear grid`"
         with pytest.raises(BenchmarkError, match=message):
-            collect_study(grids.load("Tiny2026Linear", "grid"))
+            collect_study(tiny_study.load())
 
 
 def test_a_cell_that_cannot_be_built_or_measured_stops_before_anything_is_trained(studied, capfd) -> None:
@@ -164,37 +164,28 @@ def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_no
     """And the evaluator imports no package that a study names."""
     Path("loud.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(Path().absolute())
-    run_stage("data", "tiny")
     file = tiny_study.add(studied, ONE)
     text = file.read_text().replace("claims:", OPTIONAL.replace("PACKAGE", package) + "claims:")
     file.write_text(text)
-    run_study(*tiny_study.NAMES)
-    published = collect_study(grids.load("Tiny2026Linear", "grid"))
+    published = tiny_study.run()
     result, label = published.result, "dear (first 3 images)"
-    there = f"{label}: largest" in result.runs[0].values
-    page = table(published)
+    values, there = result.runs[0].values, version is not None
     assert result.environment.get(package) == version
-    assert there == (version is not None)
-    if there:
-        assert result.left_out == {}
-        assert result.runs[0].values["dear (first 3 images): largest"] <= result.runs[0].values["confidence: largest"]
-    else:
-        reason = result.left_out[label]
-        assert reason == f"the package {package} is not installed here"
-        assert f"{label} is left out: {reason}" in capfd.readouterr().out
-    assert any(column.label.startswith(label) for column in page.columns) == there
+    reason = f"the package {package} is not installed here"
+    assert result.left_out == ({} if there else {label: reason})
+    assert (f"{label} is left out: {reason}" in capfd.readouterr().out) != there
+    assert not there or values[f"{label}: largest"] <= values["confidence: largest"]
+    assert any(column.label.startswith(label) for column in table(published).columns) == there
 
 
 @pytest.mark.slow
 def test_a_measure_of_some_cells_is_taken_of_their_networks_alone(studied) -> None:
     """The second cell alone has a certificate, which the measure does not name."""
-    run_stage("data", "tiny")
     file = tiny_study.add(studied, ("axes:\n  model.bias: [true, false]\n", ""))
     text = file.read_text().replace("seeds: [0, 1]", "seeds: [0]").replace("slower, bias off", "slower")
     text = text.replace("learning_rate: 0.001", "learning_rate: 0.001, certificate: {name: lipschitz}")
     file.write_text(text.replace("claims:", "  - {measure: certified, radii: [0.01], cells: [slower]}\nclaims:"))
-    run_study(*tiny_study.NAMES)
-    published = collect_study(grids.load("Tiny2026Linear", "grid"))
+    published = tiny_study.run()
     assert ["certified" in run.values for run in published.result.runs] == [False, True]
     (index,) = [i for i, column in enumerate(table(published).columns) if column.label == "certified"]
     assert [len(line.entries[index].values) for line in table(published).lines] == [0, 1]
@@ -206,24 +197,18 @@ def test_a_measure_that_takes_training_images_is_given_the_tracks(studied) -> No
 def confidence(model, images, labels, *, seed, training):
     return {"images": len(training[0]), "label 3": int((training[1] == 3).sum()), "mean": float(training[0].mean())}
 """)
-    run_stage("data", "tiny")
-    run_study(*tiny_study.NAMES)
+    values = tiny_study.run().result.runs[0].values
     train = load_split(Path("work/tiny/data"), "train")
-    values = collect_study(grids.load("Tiny2026Linear", "grid")).result.runs[0].values
-    assert values["confidence: images"] == len(train)
-    assert values["confidence: label 3"] == (train.labels == 3).sum()
-    assert values["confidence: mean"] == pytest.approx(train.floats().mean(), rel=1e-5)
-
-
-NAME = "Tiny2026Linear"
+    numbers = [values[f"confidence: {name}"] for name in ("images", "label 3", "mean")]
+    assert numbers == pytest.approx([len(train), (train.labels == 3).sum(), train.floats().mean()], rel=1e-5)
 
 
 @pytest.mark.usefixtures("studied")
 def test_declared_papers_stand_where_the_board_reads_them() -> None:
     inputs.write("tiny")
     ((name, paper),) = read_papers(papers_file("tiny")).items()
-    declared = yaml.safe_load(Path(f"submissions/{NAME}/submission.yaml").read_text())
-    assert (name, paper.paper.model_dump(exclude={"url"})) == (NAME, declared["paper"])
+    declared = yaml.safe_load(Path("submissions/Tiny2026Linear/submission.yaml").read_text())
+    assert (name, paper.paper.model_dump(exclude={"url"})) == ("Tiny2026Linear", declared["paper"])
     assert list(paper.studies) == ["grid", "small-seeds"]
     grid = paper.studies["grid"]
     assert next(cell.name for cell in grid.grid()) == "as it is, bias on"

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stages import run_stage, run_study
 from tiny_linear_row import METHOD
 from tiny_project import Project
+
+from benchmark.records.study import PublishedStudy
+from benchmark.studies import grids
+from benchmark.studies.published import collect_study
 
 STUDY = """\
 title: A <table>
@@ -47,6 +52,17 @@ def add(project: Project, change: tuple[str, str] = ("", "")) -> Path:
     assert change[0] in STUDY
     (folder / "studies/grid.yaml").write_text(STUDY.replace(*change) if change[0] else STUDY)
     return folder / "studies/grid.yaml"
+
+
+def load() -> grids.Grid:
+    return grids.load("Tiny2026Linear", "grid")
+
+
+def run() -> PublishedStudy:
+    """Prepare the track's data, do the study, and collect what `rvb publish` would write."""
+    run_stage("data", "tiny")
+    run_study(*NAMES)
+    return collect_study(load())
 
 
 def results(project: Project) -> dict[str, bytes]:

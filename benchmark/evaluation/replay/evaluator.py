@@ -190,31 +190,25 @@ class Evaluator:
         for image, radius in zip(chosen.tolist(), again.tolist(), strict=True):
             if radius < radii[image] * (1 - SHORT):
                 self.findings.contradict("certified l2 radius", f"{radii[image]:.9g}", f"{radius:.9g}", image)
-            self._attack_certified(image, float(radii[image]), seed)
+            threat, (x, y) = ThreatModel(norm="L2", eps=float(radii[image])), self._copies(image, RESTARTS)
+            adversarial = pgd.attack(
+                self.model, x, y, threat, seed=seed + image, steps=STEPS, step_size=threat.eps / 5, climb="margin"
+            )
+            margin = self._lowest_margin(image, adversarial, threat, "pgd at the certified radius")
+            if not margin > 0:
+                words = f"broken there by pgd (margin {margin:.6g})"
+                self.findings.contradict("certified l2 radius", f"{threat.eps:.9g}", words, image)
         self.findings.check(
             f"of {len(certified)} certified radii made again (at least, to {SHORT:g}) and attacked", count
         )
         return True
 
-    def _attack_certified(self, image: int, radius: float, seed: int) -> None:
-        """Attack an image by PGD within its certified l2 ball."""
-        threat, (x, y) = ThreatModel(norm="L2", eps=radius), self._copies(image, RESTARTS)
-        adversarial = pgd.attack(
-            self.model, x, y, threat, seed=seed + image, steps=STEPS, step_size=radius / 5, climb="margin"
-        )
-        margin = self._lowest_margin(image, adversarial, threat, "pgd at the certified radius")
-        if not margin > 0:
-            words = f"broken there by pgd (margin {margin:.6g})"
-            self.findings.contradict("certified l2 radius", f"{radius:.9g}", words, image)
-
     def breaks(self, spec: AttackSpec, image: int) -> bool:
         """Return whether PARTS of AutoAttack break an image, with the random numbers that it had in the Record."""
-        x, y = self._copies(image, 1)
+        (x, y), threat = self._copies(image, 1), spec.threat
         for part in PARTS:
-            adversarial = autoattack.attack(
-                self.model, x, y, spec.threat, seed=spec.seed, component=part, indices=[image]
-            )
-            if not self._lowest_margin(image, adversarial, spec.threat, spec.id) > 0:
+            adversarial = autoattack.attack(self.model, x, y, threat, seed=spec.seed, component=part, indices=[image])
+            if not self._lowest_margin(image, adversarial, threat, spec.id) > 0:
                 return True
         return False
 

@@ -18,7 +18,8 @@ from benchmark.records.evidence import attack_ids, column, is_probe, is_whole, p
 from benchmark.records.per_image import PerImage, contradictions, shares
 from benchmark.records.record import Record
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.track import Track
+from benchmark.specs.rows import Row
+from benchmark.specs.track import ADAPTIVE, Track
 
 OF_AN_ATTACK = ("success", "prediction", "margin", "linf", "l2")
 OF_SMOOTHING = ("prediction", "l2", "candidate", "count", "samples", "spent")
@@ -35,9 +36,34 @@ def check_itself(record: Record, images: PerImage, findings: Verification) -> No
         if again is None or (counts_images and not _same(share, again)):
             findings.contradict(f"share of {name}", _words(share), _words(again))
     findings.check("shares with their intervals, worked out again", len(shares_by_name))
+    declared, given = (part and part.name for part in (record.settings.certificate, record.certificate))
+    if declared != given:
+        findings.contradict("certificate", declared, given)
+    if record.certified and not given:
+        findings.contradict("certified numbers of a Record without a certificate")
     for problem in contradictions(record, images):
         findings.contradict(problem.what, problem.recorded, problem.verdict, problem.image)
     findings.check("images' numbers: their sums, and certified <= robust <= clean", record.n)
+
+
+def check_rules(record: Record, row: Row, findings: Verification) -> None:
+    """Compare a Record's attacks and rules with its track's: without an attack or hard images it would count too much."""
+    suites = {**row.track.suites, ADAPTIVE: record.settings.adaptive}
+    due = {spec.id: (suite, spec) for suite, specs in suites.items() for spec in specs}
+    reported = {attack.id: (attack.suite, attack.spec) for attack in record.attacks}
+    for name in sorted(due.keys() | reported.keys()):
+        if due.get(name) != reported.get(name):
+            findings.contradict(f"attack {name} is not as track {record.track} asks")
+    rules = row.track.evaluation
+    for what, differ in {
+        "number of images and the seed": (record.n, record.seed) != (rules.images, rules.seed),
+        "smoothing": record.smoothed and record.smoothed.rules != row.track.smoothing,
+        "corruptions": record.corrupted and record.corrupted.rules != row.track.corruptions,
+    }.items():
+        if differ:
+            findings.contradict(f"{what} are not as track {record.track} asks")
+    if record.settings.adaptive != row.settings.adaptive:
+        findings.unchecked.append("attacks contributed against the row: submission.yaml declares others today")
 
 
 def numbers(record: Record) -> dict[str, Proportion]:
@@ -47,16 +73,14 @@ def numbers(record: Record) -> dict[str, Proportion]:
         parts = [("severity", copies.severities), *((part.name, part.severities) for part in copies.corruptions)]
         for name, values in parts:
             every |= {f"corrupted {name} {s}": p for s, p in zip(copies.rules.severities, values, strict=True)}
-    if record.attention:
-        every |= {"uniform attention": record.attention.uniform.clean, "no attention": record.attention.none.clean}
-        every |= {f"{what} pattern": part.clean for what, part in _patterns(record).items()}
-    return every
+    changed = _without_attention(record).items()
+    return every | {name.removesuffix("_prediction").replace("_", " "): part.clean for name, part in changed}
 
 
-def _patterns(record: Record) -> dict[str, WithoutAttention]:
-    """Return a Record's results with other patterns, by "mean" and "other"."""
-    parts = {what: getattr(record.attention, what, None) for what in PATTERN_COLUMNS}
-    return {what: part for what, part in parts.items() if part}
+def _without_attention(record: Record) -> dict[str, WithoutAttention]:
+    """Return a Record's results with its attention replaced, by column of the evidence."""
+    columns: list[tuple[str, str]] = [*ATTENTION_COLUMNS.items(), *PATTERN_COLUMNS.items()]
+    return {name: part for what, name in columns if (part := getattr(record.attention, what, None))}
 
 
 def whole(evidence: pa.Table, record: Record, findings: Verification) -> bool:
@@ -77,12 +101,10 @@ def whole(evidence: pa.Table, record: Record, findings: Verification) -> bool:
 def _needed(record: Record, evidence: pa.Table) -> list[str]:
     names = ["label", "clean_prediction", "clean_margin"]
     names += [f"{attack.id}:{what}" for attack in record.attacks for what in OF_AN_ATTACK]
-    names += ["certified_l2"] if record.certified else []
+    names += ["certified_l2"] if record.settings.certificate or record.certificate or record.certified else []
     names += [f"smoothed_{what}" for what in OF_SMOOTHING] if record.smoothed else []
     cells = record.corrupted.rules.cells if record.corrupted else ()
-    names += [*ATTENTION_COLUMNS.values()] if record.attention else []
-    recorded = {PATTERN_COLUMNS[what] for what in _patterns(record)}
-    names += [name for name in PATTERN_COLUMNS.values() if name in recorded or name in evidence.column_names]
+    names += sorted({*_without_attention(record), *({*PATTERN_COLUMNS.values()} & {*evidence.column_names})})
     return names + [f"corrupted {name} {severity}" for name, severity in cells]
 
 
@@ -103,11 +125,7 @@ def recount(record: Record, images: PerImage, evidence: pa.Table, track: Track, 
         recorded, counted = before.get(name), after.get(name)
         if recorded is None or counted is None or not _same(recorded, counted):
             findings.contradict(name, _words(recorded), _words(counted))
-    changed, counted_again = (
-        r.attention
-        and (r.attention.uniform.changed, r.attention.none.changed, *(part.changed for part in _patterns(r).values()))
-        for r in (record, again)
-    )
+    changed, counted_again = ([part.changed for part in _without_attention(r).values()] for r in (record, again))
     if changed != counted_again:
         findings.contradict("predictions that change when attention is replaced", changed, counted_again)
     _gate(findings, lambda: counting.check_sandwich(evidence, record.row))
@@ -136,10 +154,8 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
     """Return the Record with the numbers that the evidence gives. In the open division each attack's own number stays: it was
     counted against a clean pass of its stage.
     """
-    changed: dict[str, Any] = {
-        "clean": counting.clean(evidence),
-        "robust": counting.robust(evidence, track, record.settings.adaptive),
-    }
+    robust = counting.robust(evidence, track, record.settings.adaptive)
+    changed: dict[str, Any] = {"clean": counting.clean(evidence), "robust": robust}
     if record.certificate:
         changed["certified"] = counting.certified(evidence, track, record.certificate.name)
     if record.division == "closed":

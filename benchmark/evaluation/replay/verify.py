@@ -18,7 +18,7 @@ from benchmark.evaluation.division import RANDOM
 from benchmark.evaluation.evidence import unbroken
 from benchmark.evaluation.replay.evaluator import PARTS, Evaluator
 from benchmark.evaluation.replay.findings import Source, Verification
-from benchmark.evaluation.replay.recount import check_itself, recount, whole
+from benchmark.evaluation.replay.recount import check_itself, check_rules, recount, whole
 from benchmark.evaluation.replay.stored import Stored, check_kept, read, read_tensors
 from benchmark.records.evidence import attacked, column, is_probe
 from benchmark.records.per_image import PerImage
@@ -98,6 +98,7 @@ def _by_bytes(built: Built, row: Row, device: torch.device, sample: int, seed: i
     record, images = built.record, built.images
     local = replace(built, record=record.model_copy(update={"environment": environment()}), machine=machine())
     unlike = differences(built, local)
+    check_rules(record, row, findings)
     with opened(record, row, device, findings, exact=not unlike) as (stored, evaluator):
         if findings.own:
             check_kept(row, record, stored, findings)
@@ -114,7 +115,10 @@ def _by_bytes(built: Built, row: Row, device: torch.device, sample: int, seed: i
             findings.unchecked.append("verdicts and certificates: they need the Record's own weights and data")
             return False
         replayed = _replay(evaluator, row, record, stored, stored.evidence)
-        return _recheck(evaluator, record, stored.evidence, sample, seed) and replayed
+        spec = record.settings.certificate
+        if spec:
+            replayed &= evaluator.recheck(spec, column(stored.evidence, "certified_l2"), sample, seed)
+        return replayed
 
 
 def _is_steady(record: Record, findings: Verification, what: str) -> bool:
@@ -180,15 +184,6 @@ def _replay(evaluator: Evaluator, row: Row, record: Record, stored: Stored, evid
     findings.check(f"attacks' images, {len(of_attacks.images)} each: {what}", done)
     evaluator.note_undecided()
     return steady and done == len(record.attacks)
-
-
-def _recheck(evaluator: Evaluator, record: Record, evidence: pa.Table, sample: int, seed: int) -> bool:
-    spec = record.settings.certificate
-    names = spec and spec.name, record.certificate and record.certificate.name
-    if names[0] != names[1]:
-        evaluator.findings.contradict("certificate", *names)
-        return False
-    return spec is None or evaluator.recheck(spec, column(evidence, "certified_l2"), sample, seed)
 
 
 def _note_never_stored(row: Row, record: Record, evidence: pa.Table, findings: Verification) -> None:

@@ -76,14 +76,18 @@ def test_an_attacked_image_that_is_left_out_is_seen(names) -> None:
     assert verification()["lines"]
 
 
-def test_nor_can_a_record_count_fewer() -> None:
+def test_nor_can_a_record_count_fewer_and_a_broken_certificate_stops_the_row() -> None:
     def fewer(record: dict) -> None:
-        for one in (*record["robust"], *record["attacks"]):
-            share = one["accuracy"]
+        for result in (*record["robust"], *record["attacks"]):
+            share = result["accuracy"]
             share |= {"n": share["n"] - 1, "value": min(share["count"], share["n"] - 1) / (share["n"] - 1)}
 
     change_json(RECORD, fewer)
     assert verification()["lines"]
+    broken = pq.read_table(EVIDENCE)[f"{PGD}:success"].to_pylist().index(True)
+    change_column("certified_l2", broken, lambda _: 5.0)
+    with pytest.raises(BenchmarkError, match=rf"image {broken} is certified at l2 5 "):
+        counting.check_sandwich(pq.read_table(EVIDENCE), NAME)
 
 
 def test_a_track_that_attacks_other_images_is_refused() -> None:
@@ -93,10 +97,3 @@ def test_a_track_that_attacks_other_images_is_refused() -> None:
     edit(TRACK, f"images: {ALL},", f"images: {ALL}, attacked: 7,")
     with pytest.raises(BenchmarkError, match="multiple of batch_size"):
         run_stage("attack-papers", *tiny_verified.NAMES)
-
-
-def test_a_broken_certificate_stops_the_row() -> None:
-    broken = pq.read_table(EVIDENCE)[f"{PGD}:success"].to_pylist().index(True)
-    change_column("certified_l2", broken, lambda _: 5.0)
-    with pytest.raises(BenchmarkError, match=rf"image {broken} is certified at l2 5 "):
-        counting.check_sandwich(pq.read_table(EVIDENCE), NAME)

@@ -13,6 +13,7 @@ import tiny_verified as row
 import torch
 from command import tiny_rvb as rvb
 from safetensors.torch import load_file, save_file
+from tiny_project import edit
 from tiny_verified import BY_IMAGE, EVIDENCE, FGSM, IMAGES, NAME, PGD, RECORD, STORED, WEIGHTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("verified_row")]
@@ -88,16 +89,14 @@ def test_published_images_are_compared_with_their_source_or_without_it_replayed(
     assert first == f"image 6: clean in {IMAGES}, pixel 0: 0 -> 0.5"
     assert second.startswith(f"image 5: {PGD} in {IMAGES}, pixel 10: ")
     assert second.endswith(" -> 0.625")
+    row.change_tensors(IMAGES, lambda images: images.update(load_file(f"{FOLDER}/attack-papers/images.safetensors")))
+    row.change_tensors(IMAGES, lambda images: images["clean"][6, 0, 0, 0].fill_(0))
     shutil.rmtree(f"{FOLDER}/attack-papers")
+    assert row.verification()["tier"] == "replayed"
     row.change_tensors(IMAGES, lambda images: images[PGD][5].fill_(0.5))
     lines = row.verification()["lines"]
     assert starts(f"sha256 of adversarial images papers, {IMAGES}: ", lines)
     assert starts(f"image 5: {PGD} ball: L2 0.5 at most -> ", lines)
-
-
-def test_without_a_stages_folder_the_records_own_images_are_replayed() -> None:
-    shutil.rmtree(f"{FOLDER}/attack-papers")
-    assert row.verification()["tier"] == "replayed"
 
 
 def test_swapped_weights() -> None:
@@ -151,6 +150,36 @@ def test_an_image_that_is_certified_and_broken() -> None:
     assert row.change_column("certified_l2", image, lambda _: 0.5) < 0.5
     (gate,) = [line for line in row.verification()["lines"] if "broke it at l2" in line]
     assert gate.startswith(f"image {image} is certified at l2 0.5 (clean margin ")
+
+
+def test_certified_numbers_without_a_certificate() -> None:
+    """No certificate can then be made again, so the numbers would pass."""
+    edit("submissions/Tiny2026Linear/submission.yaml", "        certificate: {name: lipschitz}\n", "")
+    row.change_json(RECORD, lambda record: record["settings"].update(certificate=None))
+    assert "certificate: None -> lipschitz" in row.verification()["lines"]
+    row.change_json(RECORD, lambda record: record.update(certificate=None))
+    content = row.verification()
+    assert content["lines"] == ["certified numbers of a Record without a certificate:  -> "]
+    assert content["tier"] == "claimed"
+
+
+def test_an_attack_of_the_track_that_is_left_out_or_weaker() -> None:
+    """By one who leaves it out of the evidence too."""
+    table = pq.read_table(EVIDENCE)
+    pq.write_table(table.drop_columns([name for name in table.column_names if name.startswith(FGSM)]), EVIDENCE)
+    row.sign("evidence", EVIDENCE)
+    row.change_json(BY_IMAGE, lambda images: images["scores"].pop(FGSM))
+    weaker = {"attack": "fgsm", "norm": "L2", "eps": 0.5, "name": "pgd"}
+
+    def change(record: dict) -> None:
+        record["attacks"] = [attack | {"spec": weaker} for attack in record["attacks"] if attack["id"] == PGD]
+        record["sha256"].pop("adversarial images more")
+
+    row.change_json(RECORD, change)
+    lines = row.verification()["lines"]
+    assert [line for line in lines if line.startswith("attack ")] == [
+        f"attack {name} is not as track tiny asks:  -> " for name in (FGSM, PGD)
+    ]
 
 
 def test_changed_counts_and_a_narrowed_interval() -> None:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
+import tiny_record
 import tiny_verified as row
 import torch
 from command import tiny_error as error
@@ -25,7 +26,9 @@ from benchmark.commands import verify
 from benchmark.evaluation.division import RANDOM
 from benchmark.evaluation.replay.evaluator import Evaluator
 from benchmark.evaluation.replay.findings import Verification
+from benchmark.evaluation.replay.recount import check_rules
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("verified_row")]
 BY_IMAGE, PUBLISHED_WEIGHTS = PUBLISHED / f"images/{NAME}.json", PUBLISHED / f"weights/{NAME}.safetensors"
@@ -209,6 +212,17 @@ def test_a_verdict_on_which_rounding_decides_is_left_open_elsewhere(exact, named
     evaluator.compare(evidence, "clean_", seen, np.ones(5, dtype=bool))
     assert {one.image for one in findings.contradictions} == named
     assert evaluator.undecided == undecided
+
+
+def test_a_records_images_smoothing_and_corruptions_are_as_its_track_asks() -> None:
+    record = tiny_record.changed("attacks", to=[])
+    own = {"smoothing": record.smoothed.rules, "corruptions": record.corrupted.rules}
+    more = {"evaluation": tracks.load("digits").evaluation.model_copy(update={"images": 101})}
+    for rules, words in ((own, []), (more, ["number of images and the seed", "smoothing", "corruptions"])):
+        findings = Verification.begin(record, "built")
+        track = tracks.load("digits").model_copy(update={"suites": {}, **rules})
+        check_rules(record, SimpleNamespace(track=track, settings=record.settings), findings)
+        assert [one.what for one in findings.contradictions] == [f"{name} are not as track tiny asks" for name in words]
 
 
 @pytest.mark.parametrize("reasons", [(RANDOM + ": two passes differ",), ("deterministic",)])
