@@ -124,3 +124,11 @@ def test_progress_is_shown_on_a_terminal_or_on_request(
     assert ("attacking 3 of 12 images with apgd-ce, batch 2 of 2" in text) == bool(text) == bool(shown)
     assert ("\x1b" in text) == (bool(shown) and stream is Terminal), "no control codes in a log"
     assert not capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_an_image_fares_the_same_in_any_batch(model, images, labels) -> None:
+    eps = float(model.radius(images, labels, "L2")[:11].median())
+    whole, small = (auto_attack(model, images, labels, norm="L2", eps=eps, batch_size=size) for size in (128, 5))
+    assert torch.equal(whole.robust, small.robust)
+    assert torch.equal(whole.adversarial, small.adversarial)
