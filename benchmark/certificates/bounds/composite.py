@@ -188,10 +188,6 @@ class WeightedResidualBound(ResidualBound):
     def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
         return self.body.remainder_along(a * self.alpha, perturbation) * UP
 
-    def reuse(self, earlier: LayerBound, rows: torch.Tensor) -> None:
-        assert isinstance(earlier, WeightedResidualBound)
-        self.body.reuse(earlier.body, rows)
-
 
 @layer_bound.register
 def _(layer: Residual, x: torch.Tensor) -> LayerBound:

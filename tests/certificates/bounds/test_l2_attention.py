@@ -14,7 +14,6 @@ from tiny_layers import draw
 from torch import nn
 
 from benchmark.certificates.bounds.l2_attention import (
-    L2WindowBound,
     l2_attention_norm_upper,
     l2_window_norm_upper,
     phi_inverse_of_exp,
@@ -207,15 +206,10 @@ def test_no_jacobian_exceeds_the_constant_of_windows_and_every_lemma_holds(kind)
         assert (p * off <= gaps.sigmoid() * (1 + 1e-9)).all()
         assert (p * squares <= phi_inverse_of_exp(gaps) * (1 + 1e-9) * off).all()
         assert torch.linalg.matrix_norm(p, ord=2) <= (1 + (gaps.sigmoid() * off).sum(0).max()).sqrt() * (1 + 1e-9)
+        if seed == 3:
+            start = z + 0.01 * draw(*z.shape)
+            assert ascend(lambda x, b=bias + mask: mix(x, b), start, 25, 0.05) <= bound
     assert closest > 0.25  # the heads are no sham
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", few([3], [1]))
-def test_ascent_does_not_exceed_the_constant_of_windows(kind, seed) -> None:
-    z, bias, mask = head(kind, seed)
-    reached = ascend(lambda x: mix(x, bias + mask), z + 0.01 * draw(*z.shape), 25, 0.05)
-    assert reached <= window_mixing_constants(bias[None]).item()
 
 
 @pytest.mark.parametrize(("bias", "distance", "norm"), [(2.0, 1.75, 2.82), (10.0, 3.21, 10.22), (50.0, 7.075, 50.04)])
@@ -244,17 +238,6 @@ def test_heads_with_little_bias_keep_their_smaller_constants() -> None:
     biased = l2_window_norm_upper(layer)
     layer.bias_table[0, 0] = 30.0
     assert none < biased < l2_window_norm_upper(layer)
-
-
-def test_around_an_input_windows_are_tighter_than_everywhere_and_the_largest_counts() -> None:
-    layer, delta, x = windows_of(0, shift=1), torch.full((2,), 1e-3, dtype=torch.float64), draw(2, 16, 4)
-    bound = exact_layer_bound(layer, x)
-    assert isinstance(bound, L2WindowBound)
-    assert (bound.bound(delta) < 0.5 * l2_window_norm_upper(layer) * delta).all()
-    assert (bound.bound(1e6 * delta) <= l2_window_norm_upper(layer) * 1e6 * delta).all()
-    exact = torch.stack([jacobian_norm(lambda y: layer(y[None])[0], image) for image in x])
-    assert (bound.jacobian_norm >= exact).all()
-    assert torch.allclose(bound.jacobian_norm, exact, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -65,14 +65,6 @@ def test_no_random_layer_exceeds_its_global_constant(seeds) -> None:
     assert 0.5 < worst <= 1
 
 
-def test_the_global_constant_is_nearly_attained() -> None:
-    """Two tokens at 0, where n has the slope 1/sqrt(eps): queries and keys do nothing, P is uniform."""
-    layer = ScaledCosineAttention(4, 1, eps=0.01, tau=1e-6).double().requires_grad_(False)
-    layer.output.weight.copy_(torch.eye(4))
-    reached = exact(layer, torch.zeros(1, 2, 4, dtype=torch.float64))
-    assert reached == pytest.approx(scaled_cosine_norm_upper(layer, 2), rel=1e-4)
-
-
 @pytest.mark.parametrize("tokens", [1, 2, 7])
 @pytest.mark.parametrize("tau", [0.0, 0.5, -3.0, 40.0])
 def test_columns_of_weights_sum_to_at_most_their_bound(tokens, tau) -> None:
@@ -118,14 +110,8 @@ def test_the_unformed_norm_of_a_jacobian_is_above_the_exact_one(monkeypatch) -> 
         assert (exact(layer, x) <= exact_layer_bound(layer, x).jacobian_norm * (1 + 1e-9)).all()
 
 
-def test_around_an_input_the_bound_is_far_below_the_global_constant_and_never_above() -> None:
-    torch.manual_seed(0)
-    layer = ScaledCosineAttention(32, 4, eps=0.01).double().requires_grad_(False)
-    x = draw(3, 17, 32)
-    bound, most = exact_layer_bound(layer, x), lipschitz_constant(layer, x)
-    for radius, times in ((0.01, 50), (0.2, 5), (1e3, 1)):
-        delta = torch.full((3,), radius, dtype=torch.float64)
-        assert (bound.bound(delta) * times <= most * delta).all()
+def test_the_bound_of_an_infinite_move_is_finite() -> None:
+    bound = exact_layer_bound(built(ScaledCosineAttention(8, 2, eps=0.01)), draw(3, 5, 8))
     infinite = torch.full((3,), torch.inf, dtype=torch.float64)
     assert torch.isfinite(bound.bound(infinite)).all()
     assert torch.isfinite(bound.quick_bound(infinite)).all()

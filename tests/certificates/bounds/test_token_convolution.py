@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmark.certificates import lipschitz
 from benchmark.certificates.bounds import token_convolution
-from benchmark.certificates.bounds.composite import ResidualBound, SequentialBound
+from benchmark.certificates.bounds.composite import ResidualBound
 from benchmark.certificates.bounds.layer_bound import LayerBound, exact_layer_bound
 from benchmark.certificates.bounds.token_convolution import token_convolution_norm_upper
 from benchmark.layers.lipschitz import OrthogonalLinear
@@ -77,14 +77,6 @@ def test_the_identity_of_a_residual_is_not_counted_apart() -> None:
     both.body[0].slices[0].weight.data = torch.zeros(8, 8, 3, dtype=torch.float64)
     both.body[0].slices[0].weight.data[:, :, 1] = -both.body[1].weight.mT / 1e4
     assert norm_of(both, x) <= exact_layer_bound(both, x).jacobian_norm <= 1e-6
-
-
-def test_a_sequence_takes_the_norm_of_the_residual_as_a_whole() -> None:
-    layer, x = built(nn.Sequential(Residual(TokenConvolution(8, (3,))), nn.ReLU())), draw(2, 9, 8)
-    bound, residual = exact_layer_bound(layer, x), exact_layer_bound(layer[0], x)
-    assert isinstance(bound, SequentialBound)
-    assert torch.allclose(bound.jacobian_norm, residual.jacobian_norm.expand(2), rtol=1e-9)
-    assert (bound.bound(torch.ones(2).double()) <= residual.jacobian_norm * 1.0001).all()
 
 
 @pytest.mark.parametrize(
