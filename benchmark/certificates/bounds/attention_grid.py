@@ -41,7 +41,7 @@ class GridAttentionBound(LayerBound):
         # not |q_i| and |k_j|: where a bias cancels most of x W, what is left errs by more than its own last digits
         query = longest * self.norms.query + layer.query.bias.norm()
         key = longest * self.norms.key + layer.key.bias.norm()
-        self.known = layer.content.max() * query * key + layer.table.abs().max() <= SCORES
+        self.precise = layer.content.max() * query * key + layer.table.abs().max() <= SCORES
 
     @cached_property
     def norms(self) -> GridNorms:
@@ -55,9 +55,9 @@ class GridAttentionBound(LayerBound):
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         """Return the bound, infinite where scores are too large for float64, or for an infinite move."""
-        known = self.known & delta.isfinite()
-        bound = self.sensitivity.bound(torch.where(known, delta, 0.0)) * RAISED
-        return torch.where(known & ~bound.isnan(), bound, torch.inf)
+        precise = self.precise & delta.isfinite()
+        bound = self.sensitivity.bound(torch.where(precise, delta, 0.0)) * RAISED
+        return torch.where(precise & ~bound.isnan(), bound, torch.inf)
 
     @cached_property
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]

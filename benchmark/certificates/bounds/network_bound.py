@@ -47,12 +47,12 @@ class Prefix:
 
 def linear_prefix(layer_bounds: list[LayerBound], image: torch.Tensor) -> Prefix:
     """Return a network's leading linear layers, given the bounds of all, for images shaped like `image` (1, c, h, w)."""
-    now = torch.eye(image.numel(), dtype=torch.float64, device=image.device).reshape(-1, *image.shape)
+    columns = torch.eye(image.numel(), dtype=torch.float64, device=image.device).reshape(-1, *image.shape)
     linear = list(takewhile(lambda part: type(part) is LayerBound, layer_bounds))
     linear = linear[: len(layer_bounds) - 1]  # the head reads an output, so one layer at least stays
     for layer_bound in linear:
-        now = _narrow(layer_bound.jvp(now))
-    return Prefix(len(linear), now)
+        columns = _narrow(layer_bound.jvp(columns))
+    return Prefix(len(linear), columns)
 
 
 def _narrow(columns: torch.Tensor) -> torch.Tensor:
@@ -174,9 +174,9 @@ class NetworkBound:
         for index, layer_bound in enumerate(self.layer_bounds):
             perturbation, rounding = None, layer_bound.rounding_in_range(delta)
             if index >= self.prefix.layers:
-                now = pushed if columns is None else columns[index]
-                assert now is not None
-                perturbation = PerturbationSet(now, radius, rho, delta)
+                current = pushed if columns is None else columns[index]
+                assert current is not None
+                perturbation = PerturbationSet(current, radius, rho, delta)
             perturbations.append(perturbation)
             roundings.append(rounding)
             rho = layer_bound.jacobian_norm * rho + rounding

@@ -6,7 +6,6 @@ or of the second, and no other term can hide that it is too small.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 from searched import few
 from tiny_certified import random_perturbations
-from tiny_layers import built, draw
+from tiny_layers import built, draw, strayed
 from torch import nn
 from torch.func import jacfwd, jacrev, vmap
 
@@ -127,16 +126,11 @@ def test_the_bound_of_an_infinite_move_is_finite() -> None:
 def test_float32_rounds_no_more_than_its_bound(eps, tau, scale) -> None:
     torch.manual_seed(2)
     single = ScaledCosineAttention(8, 2, eps=eps, tau=tau, nu=-1.5).requires_grad_(False)
-    layer = copy.deepcopy(single).double()
     x = (scale * draw(200, 5, 8)).float()
     x[:20] *= 1e-4
     x[20:30, 2:] = 0
-    bound = exact_layer_bound(layer, x.double())
-    off = (single(x).double() - layer(x.double())).flatten(1).norm(dim=1)
-    assert (off <= bound.rounding(torch.zeros(200).double())).all()
-    moved = x + 0.05 * scale * draw(200, 5, 8, seed=1).float()
-    delta = (moved.double() - x.double()).flatten(1).norm(dim=1)
-    assert ((single(moved).double() - layer(moved.double())).flatten(1).norm(dim=1) <= bound.rounding(delta)).all()
+    for gap, claimed in strayed(single, x, x + 0.05 * scale * draw(200, 5, 8, seed=1).float()):
+        assert (gap <= claimed).all()
 
 
 def test_global_constants_of_lipsformers_parts() -> None:
