@@ -10,7 +10,7 @@ import torch
 from ball_search import ascend, jacobian_norm
 from mpmath import mp, mpf
 from searched import few
-from tiny_layers import draw
+from tiny_layers import built, draw
 from torch import nn
 
 from benchmark.certificates.bounds.l2_attention import (
@@ -37,10 +37,7 @@ from benchmark.runtime.errors import BenchmarkError
 def layer_of(
     seed: int, width: int, heads: int, query: float = 1.0, kind: type[L2Attention] = L2Attention
 ) -> L2Attention:
-    torch.manual_seed(seed)
-    layer = kind(width, heads).double().requires_grad_(False)
-    for linear in (layer.query, layer.value, layer.output):
-        linear.weight.copy_(torch.randn(width, width).double() / math.sqrt(width))
+    layer = built(kind(width, heads), seed)
     layer.query.weight.mul_(query)
     return layer
 
@@ -179,11 +176,8 @@ def head(kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 
 def windows_of(seed: int, *, shift: int = 0, bias: float = 1.0) -> L2WindowAttention:
     """4 x 4 tokens in windows of 2 x 2, width 4, two heads, weights of size 1, position biases of deviation `bias`."""
-    torch.manual_seed(seed)
-    layer = L2WindowAttention(4, 2, side=4, window=2, shift=shift).double().requires_grad_(False)
-    for linear in (layer.content.query, layer.content.value, layer.content.output):
-        linear.weight.copy_(torch.randn(4, 4).double() / 2)
-    layer.bias_table.copy_(bias * torch.randn(layer.bias_table.shape).double())
+    layer = built(L2WindowAttention(4, 2, side=4, window=2, shift=shift), seed)
+    layer.bias_table.mul_(bias * math.sqrt(2))  # `built` divides it by the root of the number of heads
     return layer
 
 
