@@ -72,7 +72,7 @@ def certify(
             radius[part] = _largest(holds, radius[part], largest, precision)
         for linear in linears:
             if isinstance(linear, Matrix):
-                linear.known.clear()
+                linear.part_norms.clear()
     return radius
 
 

@@ -118,7 +118,7 @@ class Bounds:
         allowance = self.allowance(image, label)
         if not radius:
             return float(clean.min()) - allowance
-        if not self.in_range(image, label, radius):
+        if not math.isfinite(self._composed(image, label, radius)):
             return -math.inf
         lower = self._lower(image, label, radius, "CROWN")
         if self.alpha_steps and not lower.min() > allowance:  # both bounds hold, so the larger one does
@@ -132,14 +132,12 @@ class Bounds:
 
     def allowance(self, image: torch.Tensor, label: torch.Tensor) -> float:
         """Return twice the error analysis' bound at the clean image, at least FLOAT32_ALLOWANCE."""
-        still = torch.zeros(1, dtype=torch.float64, device=image.device)
-        allowed = bound_network(self.network, image, label).composed(still, quick=True)
-        return max(2 * float(allowed.max()), FLOAT32_ALLOWANCE)
+        return max(2 * self._composed(image, label, 0.0), FLOAT32_ALLOWANCE)
 
-    def in_range(self, image: torch.Tensor, label: torch.Tensor, radius: float) -> bool:
-        """Return whether float32 cannot overflow within `radius`: the bounds of local.py are infinite if it could."""
-        whole = torch.full((1,), radius, dtype=torch.float64, device=image.device)
-        return bool(bound_network(self.network, image, label).composed(whole, quick=True).isfinite().all())
+    def _composed(self, image: torch.Tensor, label: torch.Tensor, radius: float) -> float:
+        """Return the largest bound of local.py by composing, infinite where float32 could overflow within `radius`."""
+        at = torch.full((1,), radius, dtype=torch.float64, device=image.device)
+        return float(bound_network(self.network, image, label).composed(at, quick=True).max())
 
     def _lower(self, image: torch.Tensor, label: torch.Tensor, radius: float, method: str) -> torch.Tensor:
         """Return lower bounds of the margins over each rival, (classes - 1,); -infinity if there is none."""

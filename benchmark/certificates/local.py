@@ -98,12 +98,8 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
     left = left[~verdict[left]]
     left = left[~disproved(network, images[left], labels[left], radius)]
     for part, bounded in tight_bounds(network, images, labels, left):
-        verdict[part] = composing(bounded)(_all(radius, part))
-        rest = (~verdict[part]).nonzero()[:, 0]
-        if len(rest):
-            left_open = bounded.take(rest)
-            left_open.relaxation_radius = _bounded_radius(left_open, _all(min(radius, FARTHEST), rest))
-            verdict[part[rest]] = by_both(left_open, _all(radius, rest))
+        bounded.relaxation_radius = _bounded_radius(bounded, _all(min(radius, FARTHEST), part))
+        verdict[part] = by_both(bounded, _all(radius, part))
     return verdict
 
 
@@ -232,7 +228,8 @@ def tight_bounds(
         if hopeful.all():
             yield part, bounded
         elif hopeful.any():
-            yield part[hopeful], bounded.take(hopeful.nonzero()[:, 0])
+            part = part[hopeful]
+            yield part, bound_network(network, images[part], labels[part], prefix=prefix)
         few = _together(bounded)
         prefix = bounded.prefix if _has_jacobians(bounded) else None
 

@@ -87,7 +87,7 @@ class Published:
         """Return how far each margin can fall within `radius` (n,) pixels: (n, classes). See above for the options."""
         bounded, delta = self.bounded, radius
         for index, layer_bound in enumerate(bounded.layer_bounds):
-            rounding = bounded.rounding(index, delta)
+            rounding = layer_bound.rounding_in_range(delta)
             if index in self.attention:
                 method = "tight" if attention else "paper"
                 delta = where_finite(partial(self.attention[index].bound, method=method), delta)

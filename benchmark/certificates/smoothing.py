@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -108,9 +108,10 @@ def smooth(
         raise ValueError(f"n0, batch_size and sigma must be positive, not {n0}, {batch_size} and {sigma}")
     sizes, counts, certified = schedule(n, looks), [], []
     for image, index in zip(images, indices, strict=True):
-        noisy = _Noisy(model, image, index, np.random.default_rng([seed, index]), sigma, batch_size)
-        candidate = int(noisy.votes(n0).argmax())
-        look = certify_by_looks(noisy.hits_of(candidate), sizes, radii, sigma=sigma, alpha=alpha)
+        votes = partial(_votes, model, image, index, np.random.default_rng([seed, index]), sigma, batch_size)
+        candidate = int(votes(n0).argmax())
+        hits = partial(_hits, votes, candidate)
+        look = certify_by_looks(hits, sizes, radii, sigma=sigma, alpha=alpha)
         prediction = candidate if look.radius > 0 else ABSTAIN
         counts.append((prediction, candidate, look.count, look.samples, n0 + look.drawn))
         certified.append(look.radius)
@@ -184,34 +185,26 @@ def radius_below(p: float, sigma: float) -> float:
     return sigma * float(special.ndtri(p)) * DOWN if p > 0.5 else 0.0
 
 
-@dataclass
-class _Noisy:
-    """The model on noisy copies of one image; each call continues the image's own stream of noise."""
+@torch.no_grad()
+def _votes(
+    model: nn.Module, image: torch.Tensor, index: int, noise: np.random.Generator, sigma: float, batch_size: int, m: int
+) -> torch.Tensor:
+    """Return how many of the next m noisy copies of one image each class wins: (classes,) int64. A tie is no win."""
+    clean, total = image.double().cpu(), torch.zeros(1, dtype=torch.int64)
+    for start in range(0, m, batch_size):
+        shape = (min(batch_size, m - start), *clean.shape)
+        noisy = (clean + sigma * torch.from_numpy(noise.standard_normal(shape))).float()
+        logits = model(noisy.to(image.device))
+        if not torch.isfinite(logits).all():
+            raise BenchmarkError(
+                f"the model's logits are not finite (NaN or infinity) for evaluation image {index} under noise of "
+                f"deviation {sigma:g}; it must bear pixels somewhat outside [0, 1]"
+            )
+        first, second = logits.topk(2, dim=1).values.unbind(1)
+        winners = logits.argmax(1)[first > second]
+        total = total + torch.bincount(winners, minlength=logits.shape[1]).cpu()
+    return total
 
-    model: nn.Module
-    image: torch.Tensor  # (c, h, w)
-    index: int
-    noise: np.random.Generator
-    sigma: float
-    batch_size: int
 
-    def hits_of(self, candidate: int) -> Callable[[int], int]:
-        return lambda m: int(self.votes(m)[candidate])
-
-    @torch.no_grad()
-    def votes(self, m: int) -> torch.Tensor:
-        """Return how many of the next m noisy copies each class wins: (classes,) int64. A tied largest logit is no win."""
-        clean, total = self.image.double().cpu(), torch.zeros(1, dtype=torch.int64)
-        for start in range(0, m, self.batch_size):
-            shape = (min(self.batch_size, m - start), *clean.shape)
-            noisy = (clean + self.sigma * torch.from_numpy(self.noise.standard_normal(shape))).float()
-            logits = self.model(noisy.to(self.image.device))
-            if not torch.isfinite(logits).all():
-                raise BenchmarkError(
-                    f"the model's logits are not finite (NaN or infinity) for evaluation image {self.index} under noise of "
-                    f"deviation {self.sigma:g}; it must bear pixels somewhat outside [0, 1]"
-                )
-            first, second = logits.topk(2, dim=1).values.unbind(1)
-            winners = logits.argmax(1)[first > second]
-            total = total + torch.bincount(winners, minlength=logits.shape[1]).cpu()
-        return total
+def _hits(votes: Callable[[int], torch.Tensor], candidate: int, m: int) -> int:
+    return int(votes(m)[candidate])

@@ -168,19 +168,33 @@ class GridNorms:
     output: float | torch.Tensor = 1.0
 
 
-@dataclass(frozen=True)
 class GridSensitivity:
-    """The quantities of the layer at each nominal input that the bound needs, computed once for all radii."""
+    """The quantities of the layer around the nominal inputs of `mixing` that the bound needs, the same for all radii.
 
-    weights: torch.Tensor  # P: (n, heads, tokens, tokens)
-    mixing_norm: torch.Tensor  # max_h ||P_h||: (n,)
-    content: torch.Tensor  # t: (heads, 1)
-    query_sizes: torch.Tensor  # |q_i|: (n, heads, tokens), and so on
-    key_spread: torch.Tensor  # rho
-    farthest: torch.Tensor  # max_j |k_j - c|: (n, heads, 1)
-    value_spread: torch.Tensor  # s(v)
-    weight_spread: torch.Tensor  # s(I)
-    norms: GridNorms
+    Args:
+        content: t (heads,).
+        mixing_norm: a bound of max_h ||P_h|| (n,); None means column sums.
+        floor: relative, of variances; the certificate passes its own.
+    """
+
+    def __init__(
+        self,
+        mixing: Mixing,
+        content: torch.Tensor,
+        *,
+        norms: GridNorms = GridNorms(),
+        mixing_norm: torch.Tensor | None = None,
+        floor: float = 1e-6,
+    ) -> None:
+        self.weights = P = mixing.weights  # (n, heads, tokens, tokens)
+        self.norms, self.content = norms, content[:, None]
+        self.mixing_norm = P.sum(2).flatten(1).amax(1).sqrt() if mixing_norm is None else mixing_norm
+        keys = mixing.keys - mixing.keys.mean(2, keepdim=True)
+        self.query_sizes = (mixing.queries.square().sum(-1) + 1e-30).sqrt()  # |q_i|: (n, heads, tokens), and so on
+        self.key_spread = _deviation(P, keys, floor)  # rho
+        self.farthest = (keys.square().sum(-1) + 1e-30).sqrt().amax(-1, keepdim=True)  # max_j |k_j - c|: (n, heads, 1)
+        self.value_spread = _deviation(P, mixing.values, floor)  # s(v)
+        self.weight_spread = (torch.minimum(2 * P * (1 - P), P).amax(-1) + floor).sqrt()  # s(I)
 
     def bound(self, radius: torch.Tensor) -> torch.Tensor:
         """Return an upper bound of sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius: (n,) to (n,), infinite if unknown."""
@@ -200,39 +214,6 @@ class GridSensitivity:
         first = (a * (self.key_spread + norms.key * e)).flatten(1).amax(1)
         squares = torch.einsum("nhij,nhi->nhj", self.weights, (a * self.query_sizes) ** 2).flatten(1).amax(1)
         return radius * (norms.query * first + norms.key * (squares + 1e-300).sqrt())
-
-
-def grid_sensitivity(
-    mixing: Mixing,
-    content: torch.Tensor,
-    *,
-    norms: GridNorms = GridNorms(),
-    mixing_norm: torch.Tensor | None = None,
-    floor: float = 1e-6,
-) -> GridSensitivity:
-    """Return the sensitivity around the nominal inputs of `mixing`.
-
-    Args:
-        content: t (heads,).
-        mixing_norm: a bound of max_h ||P_h|| (n,); None means column sums.
-        floor: relative, of variances; the certificate passes its own.
-    """
-    P = mixing.weights
-    if mixing_norm is None:
-        mixing_norm = P.sum(2).flatten(1).amax(1).sqrt()
-    keys = mixing.keys - mixing.keys.mean(2, keepdim=True)
-    jacobian = torch.minimum(2 * P * (1 - P), P).amax(-1)
-    return GridSensitivity(
-        weights=P,
-        mixing_norm=mixing_norm,
-        content=content[:, None],
-        query_sizes=(mixing.queries.square().sum(-1) + 1e-30).sqrt(),
-        key_spread=_deviation(P, keys, floor),
-        farthest=(keys.square().sum(-1) + 1e-30).sqrt().amax(-1, keepdim=True),
-        value_spread=_deviation(P, mixing.values, floor),
-        weight_spread=(jacobian + floor).sqrt(),
-        norms=norms,
-    )
 
 
 def _deviation(P: torch.Tensor, y: torch.Tensor, floor: float) -> torch.Tensor:

@@ -88,8 +88,9 @@ class OrthogonalLinear(DerivedLinear):
 class SLLBlock(DerivedWeight):
     """x - 2 W T^-1 relu(W^T x + b), 1-Lipschitz (Araujo et al. 2023, theorem 3): (..., width) to the same.
 
-    T = diag(sum_j |W^T W|_ij q_j / q_i) with q > 0 satisfies T >= W^T W by diagonal dominance. With u = W^T (x - y) and
-    relu's slopes s in [0, 1], |h(x) - h(y)|^2 <= |x - y|^2 - 4 sum (s - s^2) u^2 / T <= |x - y|^2.
+    T = diag(sum_j |W^T W|_ij q_j / q_i) with q > 0 satisfies T >= W^T W by diagonal dominance. With u = W^T (x - y) the
+    activations differ by S u, S = diag(s), slopes s in [0, 1] by the mean value theorem. So |h(x) - h(y)|^2 = |x - y|^2 -
+    4 u^T S T^-1 u + 4 |W T^-1 S u|^2 <= |x - y|^2 - 4 sum (s - s^2) u^2 / T <= |x - y|^2.
     """
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -123,9 +124,7 @@ class SmoothSLLBlock(SLLBlock):
     """An SLL block with a smooth ReLU: f(z) = (z + h)^2 / (4 h) for |z| < h, max(z, 0) elsewhere.
 
     f' rises from 0 at -h to 1 at h as (z + h) / (2 h) and is continuous: slopes lie in [0, 1] and f'' in [0, 1 / (2 h)].
-    Still 1-Lipschitz, since SLL's proof needs slopes in [0, 1] alone: with u = W^T (x - y), f(W^T x + b) - f(W^T y + b)
-    = S u for a diagonal S, 0 <= S <= I, by the mean value theorem, and |x - y - 2 W T^-1 S u|^2 = |x - y|^2 - 4 u^T S T^-1 u
-    + 4 |W T^-1 S u|^2 <= |x - y|^2 - 4 u^T S T^-1 u + 4 u^T S T^-1 S u = |x - y|^2 - 4 sum (s - s^2) u^2 / T by W^T W <= T.
+    Still 1-Lipschitz, since SLL's proof needs slopes in [0, 1] alone.
 
     Args:
         bend: h, in units of the pre-activation, rounded to float32 so that every precision runs the same function.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmark.layers.attention_grid import GridAttention, grid_sensitivity
+from benchmark.layers.attention_grid import GridAttention, GridSensitivity
 from benchmark.layers.competitive_attention import CompetitiveAttention, ConeAttention, MaxMinTokens, fit_budgets
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBlock
@@ -56,7 +56,7 @@ class LocalMargin(Objective):
         logits, moved = model(images), images.new_full((len(images),), self.radius)
         for layer in self.attention:
             assert layer.kept is not None
-            moved = grid_sensitivity(layer.kept.float(), layer.content).bound(moved)
+            moved = GridSensitivity(layer.kept.float(), layer.content).bound(moved)
         return margin_loss(logits / (moved / self.radius)[:, None], labels, self.margin, self.temperature)
 
     @torch.no_grad()
@@ -81,7 +81,7 @@ def bounded_logits(model: nn.Sequential, images: Tensor, radius: float) -> tuple
     for layer in model:
         if isinstance(layer, GridAttention):
             mixing = layer.mixing(values)
-            moved = grid_sensitivity(mixing, layer.content).bound(moved)
+            moved = GridSensitivity(mixing, layer.content).bound(moved)
             values = layer.projected(mixing.mixed)
         else:
             values = layer(values)

@@ -10,7 +10,7 @@ from tiny_training import blobs, run, spec
 from torch import nn
 
 from benchmark.certificates import local
-from benchmark.layers.attention_grid import GridAttention, grid_sensitivity
+from benchmark.layers.attention_grid import GridAttention, GridSensitivity
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import MeanPool, Patchify
@@ -32,7 +32,7 @@ def test_the_loss_by_hand() -> None:
     values, moved = IMAGES, torch.full((16,), 0.1)
     for layer in model:
         if isinstance(layer, GridAttention):
-            moved = grid_sensitivity(layer.mixing(values), layer.content).bound(moved)
+            moved = GridSensitivity(layer.mixing(values), layer.content).bound(moved)
         values = layer(values)
     assert (moved > 0.1).all()
     logits = values * 0.1 / moved[:, None]

@@ -11,8 +11,8 @@ from torch import nn
 
 from benchmark.certificates import lipschitz
 from benchmark.certificates.bounds.checked_copy import checked_copy
-from benchmark.certificates.bounds.layer_bound import exact_layer_bound
-from benchmark.certificates.bounds.network_bound import bound_network
+from benchmark.certificates.bounds.layer_bound import LayerBound, exact_layer_bound
+from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
 from benchmark.certificates.bounds.projection import projection_bound
 from benchmark.certificates.local import certified_at, certify, float32_gap
 from benchmark.evaluation.audit_layers import Effort, audit_layers
@@ -108,14 +108,22 @@ def test_a_network_is_certified_audited_and_not_broken(name, seed) -> None:
     assert_unbroken(model, images, labels, radii)
 
 
+@pytest.fixture
+def real_numbers(monkeypatch):
+    """Bounds of the network without float32's rounding."""
+    monkeypatch.setattr(LayerBound, "rounding_in_range", lambda self, delta: torch.zeros_like(delta))
+    monkeypatch.setattr(NetworkBound, "head_rounding", lambda self, delta: torch.zeros_like(self.margins))
+
+
 @pytest.mark.sweep
+@pytest.mark.usefixtures("real_numbers")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_margin_falls_further_than_its_bound(name) -> None:
     """Against random and gradient moves of the image, for every rival and both passes, whatever radius relaxations suit."""
     model, images, labels = made(name, 3)
     exact = checked_copy(model)
     for radius, around in ((1e-3, 0.0), (0.03, 0.03), (0.3, 0.1), (1.0, 2.0)):
-        bounded = bound_network(exact, images.double(), labels, float32=False)
+        bounded = bound_network(exact, images.double(), labels)
         bounded.relaxation_radius = torch.full((2,), around, dtype=torch.float64)
         assert_no_margin_falls_further(exact, bounded, images.double(), labels, radius)
 
@@ -161,11 +169,12 @@ def test_relaxations_of_sll_blocks_are_sound(seed, q) -> None:
             assert (missed.abs() <= ratio * d.abs() * (1 + 1e-9) + 1e-12).all()
 
 
+@pytest.mark.usefixtures("real_numbers")
 def test_the_margin_gradient_certifies_more_at_small_radii() -> None:
     """To first order it pays the gradient's norm alone, where composing pays the product of all layers."""
     model = network(1)
     images = torch.rand(20, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    bounded = bound_network(checked_copy(model), images, model(images).argmax(1), float32=False)
+    bounded = bound_network(checked_copy(model), images, model(images).argmax(1))
     radii = torch.full((20,), 1e-4, dtype=torch.float64)
     rivals = bounded.difference_norms > 0
     both, composed = bounded.margin_drop(radii)[rivals], bounded.composed(radii)[rivals]

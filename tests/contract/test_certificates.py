@@ -145,8 +145,8 @@ def broken_inside(model: nn.Sequential, labels: torch.Tensor, radii: torch.Tenso
         x, y = IMAGES[i].repeat(4, 1, 1, 1), labels[i].repeat(4)
         tried = pgd.attack(model, x, y, threat, seed=i, steps=12, step_size=threat.eps / 4)
         auto = apgd.attack(model, x[:1], y[:1], threat, seed=i)
-        found = into_ball(torch.cat([tried, auto]), IMAGES[i].repeat(5, 1, 1, 1), threat, "pgd and apgd")
-        if (model(found).argmax(1) != labels[i]).any():
+        moved = into_ball(torch.cat([tried, auto]), IMAGES[i].repeat(5, 1, 1, 1), threat, "pgd and apgd")
+        if (model(moved).argmax(1) != labels[i]).any():
             broken.append(i)
     return broken
 

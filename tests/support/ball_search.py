@@ -50,7 +50,7 @@ def _descended(
     """Steps down each rival's margin from some of the moves, on the sphere; whatever is not finite is left out."""
     classes = network(image.double()[None]).shape[1]
     rivals = torch.tensor([other for other in range(classes) if other != label]).repeat_interleave(len(start))
-    move, found = start.repeat(classes - 1, 1, 1, 1), []
+    move, moves = start.repeat(classes - 1, 1, 1, 1), []
     for _ in range(steps):
         move = move.detach().requires_grad_()
         logits = network(image.double() + move)
@@ -59,8 +59,8 @@ def _descended(
         size = gradient.flatten(1).norm(dim=1).clamp(min=1e-300)[:, None, None, None]
         move = move.detach() - 2 * radius * gradient / size
         move = move / move.flatten(1).norm(dim=1).clamp(min=1e-300)[:, None, None, None] * radius * (1 - 1e-7)
-        found.append(move)
-    every = torch.cat(found)
+        moves.append(move)
+    every = torch.cat(moves)
     return every[every.flatten(1).isfinite().all(1)]
 
 

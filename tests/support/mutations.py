@@ -28,6 +28,7 @@ from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
 
 Mutation = tuple[str, int, int]  # which, where, how
+Mutate = Callable[[nn.Sequential, int, int], object]
 
 
 def attends() -> list[nn.Module]:
@@ -95,20 +96,9 @@ def base(which: int) -> tuple[ModuleType, nn.Sequential]:
 NUMBERS = (0, -1, 1, 2, 3, 0.5, -0.5, -0.0, 100, 20, *(float(f"1e{power}") for power in (-3, -7, -12, -40, -300)))
 NUMBERS += tuple(float(f"1e{power}") for power in (5, 7, 8, 12, 19, 38, 300))
 WORDS = ("none", "tanh", "same")
-SET = [
-    "std",
-    "mean",
-    "radius",
-    "norm",
-    "eps",
-    "beta",
-    "threshold",
-    "negative_slope",
-    "bend",
-    "factor",
-    "scale",
-    "index",
-]
+SET = (
+    "std", "mean", "radius", "norm", "eps", "beta", "threshold", "negative_slope", "bend", "factor", "scale", "index",
+)  # fmt: skip
 METHODS = ("forward", "derive", "active", "mixed", "windows", "factor")
 ODD = (*NUMBERS, math.nan, math.inf, -math.inf, True, False, None, *WORDS, [0] * 9, (2, 2), (1, 0), slice(0, 2))
 SIZES = (0.0, 1e-45, 1e-40, 1e-30, 1e-20, 1e-7, 0.1, 3.0, 30.0, 1e3, 1e5, 1e6, 9e6, 1e8, 1e19, 1e30, 3e38)
@@ -161,10 +151,6 @@ def number(model: nn.Sequential, place: int, how: int) -> None:
         setattr(layer, name, pick(ODD, how))
 
 
-def all_weights(model: nn.Sequential, place: int, how: int) -> None:
-    any_parameter(model, place).mul_(pick(SIZES, how))
-
-
 def one_weight(model: nn.Sequential, place: int, how: int) -> None:
     any_parameter(model, place).view(-1)[how % any_parameter(model, place).numel()] = pick(SIZES, how)
 
@@ -190,24 +176,16 @@ def dtype(model: nn.Sequential, place: int, how: int) -> None:
 SCALES = (1.0, -1.0, 0.5, 1 + 1e-6, 2.0, 1e20)
 
 
-def hook(model: nn.Sequential, place: int, how: int) -> None:
-    scale = pick(SCALES, how)
-    any_module(model, place).register_forward_hook(lambda _module, _given, output: output * scale)
+def with_hook(make: Callable[[float], Callable[..., object]], kind: str = "forward_hook") -> Mutate:
+    """A hook of one module, made of a scale."""
+    return lambda model, place, how: getattr(any_module(model, place), f"register_{kind}")(make(pick(SCALES, how)))
 
 
-def looking_hook(model: nn.Sequential, place: int, how: int) -> None:
-    any_module(model, place).register_forward_hook(lambda *_: None)
+def in_place(scale: float) -> Callable[..., None]:
+    def hook(_module: nn.Module, _given: object, output: torch.Tensor) -> None:
+        output.mul_(scale)
 
-
-def hook_in_place(model: nn.Sequential, place: int, how: int) -> None:
-    def scale(_module: nn.Module, _given: object, output: torch.Tensor) -> None:
-        output.mul_(pick(SCALES, how))
-
-    any_module(model, place).register_forward_hook(scale)
-
-
-def pre_hook(model: nn.Sequential, place: int, how: int) -> None:
-    any_module(model, place).register_forward_pre_hook(lambda _module, given: (given[0] * pick(SCALES, how),))
+    return hook
 
 
 def method(model: nn.Sequential, place: int, how: int) -> None:
@@ -235,10 +213,6 @@ def swap(model: nn.Sequential, place: int, how: int) -> None:
     model[one], model[other] = model[other], model[one]
 
 
-def insert(model: nn.Sequential, place: int, how: int) -> None:
-    model.insert(place % len(model), pick(LAYERS, how)())
-
-
 def amplified(model: nn.Sequential, place: int, how: int) -> None:
     """An odd layer that sees large numbers, between a scaling and its inverse."""
     scale = pick((3.0, 30.0, 60.0, 100.0, 150.0, 200.0, 300.0, 500.0, 3e3, 1e5, 1e9, 1e15), place // len(model))
@@ -253,10 +227,6 @@ def replace(model: nn.Sequential, place: int, how: int) -> None:
     if layer._modules:
         name = pick(sorted(layer._modules), how)
         layer._modules[name] = pick([nn.Identity(), pick(LAYERS, how)(), pick(list(model.modules()), how), None], how)
-
-
-def repeat(model: nn.Sequential, place: int, how: int) -> None:
-    model.insert(how % len(model), model[place % len(model)])
 
 
 def token(model: nn.Sequential, place: int, how: int) -> None:
@@ -306,8 +276,8 @@ class Loud(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        found = super().__torch_function__(func, types, args, kwargs or {})
-        return found * 2 if func is torch.nn.functional.linear else found
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        return result * 2 if func is torch.nn.functional.linear else result
 
 
 def loud_parameter(model: nn.Sequential, place: int, how: int) -> None:
@@ -339,14 +309,22 @@ def strides(model: nn.Sequential, place: int, how: int) -> None:
         parameter.data = parameter.data.to(memory_format=torch.channels_last)
 
 
-MUTATIONS = {
+MUTATIONS: dict[str, Mutate] = {
     mutation.__name__: mutation
     for mutation in (
-        attribute, number, amplified, all_weights, one_weight, sizes_of_all, dependent_rows, dtype, hook, looking_hook, hook_in_place, pre_hook,
-        method, compiled_call, subclass, swap, insert, replace, repeat, token, attention, convolution, forged_cache,
-        loud_parameter, extra, mode, strides,
+        attribute, number, amplified, one_weight, sizes_of_all, dependent_rows, dtype, method, compiled_call, subclass,
+        swap, replace, token, attention, convolution, forged_cache, loud_parameter, extra, mode, strides,
     )
 }  # fmt: skip
+MUTATIONS |= {
+    "all_weights": lambda model, place, how: any_parameter(model, place).mul_(pick(SIZES, how)),
+    "hook": with_hook(lambda scale: lambda _module, _given, output: output * scale),
+    "looking_hook": with_hook(lambda scale: lambda *_: None),
+    "hook_in_place": with_hook(in_place),
+    "pre_hook": with_hook(lambda scale: lambda _module, given: (given[0] * scale,), "forward_pre_hook"),
+    "insert": lambda model, place, how: model.insert(place % len(model), pick(LAYERS, how)()),
+    "repeat": lambda model, place, how: model.insert(how % len(model), model[place % len(model)]),
+}
 
 
 UNBEARABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)

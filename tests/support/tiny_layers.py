@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import nn
 
+from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_l2 import L2Attention
@@ -72,6 +75,18 @@ def built(layer: nn.Module, seed: int = 0) -> nn.Module:
         width = parameter.shape[-1] if parameter.ndim > 1 else 1
         parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / math.sqrt(width))
     return layer
+
+
+def strayed(single: nn.Module, x: torch.Tensor, moved: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield how far a float32 layer is from its float64 copy, and what the bound around float32 x claims: (n,) each.
+
+    First at x, then at `moved`.
+    """
+    exact, delta = copy.deepcopy(single).double(), (moved.double() - x.double()).flatten(1).norm(dim=1)
+    bound = exact_layer_bound(exact, x.double())
+    for at, budget in ((x, torch.zeros_like(delta)), (moved, delta)):
+        gap = (single(at).double() - exact(at.double())).flatten(1).norm(dim=1)
+        yield gap, bound.rounding_in_range(budget)
 
 
 def mlp() -> nn.Sequential:

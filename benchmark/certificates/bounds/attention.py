@@ -136,11 +136,6 @@ class AttentionBound(LayerBound):
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
         return where_finite(self.sensitivity.remainder, perturbation.delta)
 
-    def reuse(self, earlier: LayerBound, rows: torch.Tensor) -> None:
-        assert isinstance(earlier, AttentionBound)
-        if "sensitivity" in vars(earlier):
-            self.sensitivity = earlier.sensitivity.take(rows)
-
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         flat = columns.flatten(2).permute(1, 2, 0)
         return (self.sensitivity.linear.derivative @ flat).permute(2, 0, 1).reshape(columns.shape)

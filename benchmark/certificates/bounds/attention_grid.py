@@ -10,11 +10,11 @@ from functools import cached_property
 
 import torch
 
-from benchmark.layers.attention_grid import GridAttention, GridNorms, GridSensitivity, grid_sensitivity
+from benchmark.layers.attention_grid import GridAttention, GridNorms, GridSensitivity
 from benchmark.layers.lipschitz import OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
 
-from .layer_bound import LayerBound, PerturbationSet, layer_bound, needs_axes, whole, within
+from .layer_bound import LayerBound, PerturbationSet, layer_bound, needs_grid, whole, within
 from .orthogonal import counted_spread
 from .rounding import EXPONENTIAL, KERNEL, LARGEST, UNIT32, Rounding, covered, gamma, linear_rounding, size
 from .spectral import spectral_norm_upper
@@ -41,7 +41,7 @@ class GridAttentionBound(LayerBound):
         # not |q_i| and |k_j|: where a bias cancels most of x W, what is left errs by more than its own last digits
         query = longest * self.norms.query + layer.query.bias.norm()
         key = longest * self.norms.key + layer.key.bias.norm()
-        self.known = layer.content.max() * query * key + layer.table.abs().max() <= SCORES
+        self.precise = layer.content.max() * query * key + layer.table.abs().max() <= SCORES
 
     @cached_property
     def norms(self) -> GridNorms:
@@ -51,13 +51,13 @@ class GridAttentionBound(LayerBound):
     @cached_property
     def sensitivity(self) -> GridSensitivity:
         mixing_norm = spectral_norm_upper(self.mixing.weights).amax(1)
-        return grid_sensitivity(self.mixing, self.layer.content, norms=self.norms, mixing_norm=mixing_norm, floor=FLOOR)
+        return GridSensitivity(self.mixing, self.layer.content, norms=self.norms, mixing_norm=mixing_norm, floor=FLOOR)
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         """Return the bound, infinite where scores are too large for float64, or for an infinite move."""
-        known = self.known & delta.isfinite()
-        bound = self.sensitivity.bound(torch.where(known, delta, 0.0)) * RAISED
-        return torch.where(known & ~bound.isnan(), bound, torch.inf)
+        precise = self.precise & delta.isfinite()
+        bound = self.sensitivity.bound(torch.where(precise, delta, 0.0)) * RAISED
+        return torch.where(precise & ~bound.isnan(), bound, torch.inf)
 
     @cached_property
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
@@ -122,14 +122,9 @@ def grid_rounding(layer: GridAttention, x: torch.Tensor) -> Rounding:
 
 
 def _check(layer: GridAttention, x: torch.Tensor) -> None:
-    needs_axes(layer, x, 3)
     if any(type(part) is not OrthogonalLinear for part in (layer.query, layer.key, layer.value, layer.output)):
         raise BenchmarkError("GridAttention has a map that is no OrthogonalLinear; the certificate is refused")
-    if x.shape[1] != layer.side**2 or x.shape[2] != layer.value.raw.shape[1]:
-        raise BenchmarkError(
-            f"GridAttention needs {layer.side}x{layer.side} tokens of {layer.value.raw.shape[1]} channels; it is given shape "
-            f"{tuple(x.shape)}"
-        )
+    needs_grid(layer, x, layer.side, layer.value.raw.shape[1])
     whole(layer, 1, WIDE, width=x.shape[2])
     within(layer, 0, SCORES, content=float(layer.content.max()))
     within(layer, 0, LARGEST, table=float(layer.table.abs().max()))

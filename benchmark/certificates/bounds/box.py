@@ -130,13 +130,13 @@ class Convolution(Weighted):
 
 
 class Matrix(Weighted):
-    """A layer small enough for its matrix; `known` caches the norms of its parts."""
+    """A layer small enough for its matrix; `part_norms` caches the norms of its parts."""
 
     def __init__(self, layer_bound: LayerBound, shape: torch.Size, units: int, device: torch.device) -> None:
         super().__init__(layer_bound, shape, units)
         eye = torch.eye(shape.numel(), dtype=torch.float64, device=device).unflatten(1, shape)
         self.weight = layer_bound.linear(eye).flatten(1).mT.contiguous()  # (units, inputs)
-        self.known: dict[bytes, torch.Tensor] = {}
+        self.part_norms: dict[bytes, torch.Tensor] = {}
 
     def _apply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return x @ weight.mT
@@ -145,9 +145,9 @@ class Matrix(Weighted):
         norms = []
         for row, column in zip(rows, moving, strict=True):
             key = torch.cat([row, column]).cpu().numpy().tobytes()
-            if key not in self.known:
-                self.known[key] = spectral_norm_upper(self.weight[row][:, column])
-            norms.append(self.known[key])
+            if key not in self.part_norms:
+                self.part_norms[key] = spectral_norm_upper(self.weight[row][:, column])
+            norms.append(self.part_norms[key])
         return torch.stack(norms).clamp(max=float(self.norm))
 
 

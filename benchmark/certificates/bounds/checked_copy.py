@@ -89,7 +89,9 @@ def rebuilt(model: nn.Module) -> nn.Module:
             that torch runs on every module, or a network that would not run in plain float32.
     """
     if hooks := [name for name, value in vars(nn.modules.module).items() if name.endswith("_hooks") and len(value)]:
-        raise BenchmarkError(f"torch has {hooks[0].strip('_')} that would run in the judge's network too; remove them")
+        raise BenchmarkError(
+            f"torch has {hooks[0].strip('_')} that would run in the evaluator's network too; remove them"
+        )
     if being_watched():
         raise BenchmarkError("patterns of attention are being replaced (`watching`): leave that block, then certify")
     if any(isinstance(layer, OrthogonalLinear) and layer.training for layer in model.modules()):

@@ -10,9 +10,8 @@ import math
 import torch
 
 from benchmark.layers.competitive_attention import Competition, CompetitiveAttention, ConeAttention, MaxMinTokens
-from benchmark.runtime.errors import BenchmarkError
 
-from .layer_bound import LayerBound, PerturbationSet, layer_bound, needs_axes, whole, within
+from .layer_bound import LayerBound, PerturbationSet, layer_bound, needs_grid, whole, within
 from .rounding import LARGEST, UNIT32, Rounding, covered, gamma, size
 
 
@@ -42,7 +41,7 @@ def _(layer: CompetitiveAttention | ConeAttention, x: torch.Tensor) -> LayerBoun
     if isinstance(layer, CompetitiveAttention):
         budgets = layer.budgets.detach()
         within(layer, 1 / LARGEST, LARGEST, least_budget=float(budgets.min()), largest_budget=float(budgets.max()))
-    _check_tokens(layer, x)
+    needs_grid(layer, x, layer.side, layer.width)
     whole(layer, 1, x.shape[2], heads=layer.heads)
     whole(layer, 2, x.shape[1], window=layer.window)
     return IsometricBound(layer, x, competition_rounding(layer, x))
@@ -51,20 +50,9 @@ def _(layer: CompetitiveAttention | ConeAttention, x: torch.Tensor) -> LayerBoun
 @layer_bound.register
 def _(layer: MaxMinTokens, x: torch.Tensor) -> LayerBound:
     """Bound maxima and minima, which round nothing."""
-    _check_tokens(layer, x)
+    needs_grid(layer, x, layer.side)
     whole(layer, 1, x.shape[2] // 2, pairs=layer.pairs)
     return IsometricBound(layer, x, torch.zeros_like)
-
-
-def _check_tokens(layer: Competition | MaxMinTokens, x: torch.Tensor) -> None:
-    needs_axes(layer, x, 3)
-    whole(layer, 1, x.shape[1], side=layer.side)
-    width = layer.width if isinstance(layer, Competition) else x.shape[2]
-    if x.shape[1:] != (layer.side**2, width):
-        raise BenchmarkError(
-            f"{type(layer).__name__} needs {layer.side}x{layer.side} tokens of {width} channels; it is given shape "
-            f"{tuple(x.shape)}"
-        )
 
 
 def competition_rounding(layer: CompetitiveAttention | ConeAttention, x: torch.Tensor) -> Rounding:

@@ -81,7 +81,7 @@ class SequentialBound(LayerBound):
             every = [columns]
             for part in self.layer_bounds:
                 every.append(part.jvp(every[-1]))
-            norms = [spectral_norm_upper(now.flatten(2).permute(1, 2, 0)) for now in every]
+            norms = [spectral_norm_upper(each.flatten(2).permute(1, 2, 0)) for each in every]
             self._met = (columns, (every, norms))
         return self._met[1]
 
@@ -90,13 +90,13 @@ class SequentialBound(LayerBound):
         columns, norms = self._propagated(perturbation.columns)
         perturbations, missed = [perturbation], torch.zeros_like(perturbation.delta)
         for part, pushed, norm in zip(self.layer_bounds, columns[1:], norms[1:], strict=True):
-            now = perturbations[-1]
-            rounding = part.rounding_in_range(now.delta)
-            left = part.remainder(now) + rounding
+            move = perturbations[-1]
+            rounding = part.rounding_in_range(move.delta)
+            left = part.remainder(move) + rounding
             missed = (part.jacobian_norm * missed + left) * UP
-            rho = (part.jacobian_norm * now.rho + left) * UP
-            delta = torch.minimum(part.bound(now.delta) + rounding, norm * now.radius * UP + rho) * UP
-            perturbations.append(PerturbationSet(pushed, now.radius, rho, delta))
+            rho = (part.jacobian_norm * move.rho + left) * UP
+            delta = torch.minimum(part.bound(move.delta) + rounding, norm * move.radius * UP + rho) * UP
+            perturbations.append(PerturbationSet(pushed, move.radius, rho, delta))
         return perturbations[:-1], missed
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
@@ -107,9 +107,9 @@ class SequentialBound(LayerBound):
         perturbations, _ = self._perturbations(perturbation)
         taken = torch.zeros_like(a.flatten(2)[:, :, 0])
         steps = list(zip(self.layers, self.layer_bounds, self.inputs, perturbations, strict=False))
-        for layer, part, x, now in reversed(steps):
-            rounding = torch.linalg.vector_norm(a.flatten(2), dim=2) * part.rounding_in_range(now.delta)[:, None]
-            taken = taken + part.remainder_along(a, now) + rounding
+        for layer, part, x, move in reversed(steps):
+            rounding = torch.linalg.vector_norm(a.flatten(2), dim=2) * part.rounding_in_range(move.delta)[:, None]
+            taken = taken + part.remainder_along(a, move) + rounding
             a = vjp(layer, x, a)
         return taken * UP
 
@@ -187,10 +187,6 @@ class WeightedResidualBound(ResidualBound):
 
     def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
         return self.body.remainder_along(a * self.alpha, perturbation) * UP
-
-    def reuse(self, earlier: LayerBound, rows: torch.Tensor) -> None:
-        assert isinstance(earlier, WeightedResidualBound)
-        self.body.reuse(earlier.body, rows)
 
 
 @layer_bound.register

@@ -4,21 +4,18 @@ Global, after Kim et al. 2021 and tighter. Head h is G(X W_Q) W_Q^T W_V / s with
 / s). Y = sqrt(s) Z takes s out of P, so G has the constant of g(Z) = P Z, P_ij = softmax_j(-|z_i - z_j|^2), whatever s is:
 L(N) of layers/attention_l2.py, which has the proof.
 
-Windows, derived here. Head h is g(Z) of a window, Z = X W_Q / sqrt(s), times W_Q^T W_V / sqrt(s), with g(Z) = P Z, but
-P_ij = softmax_j(B_ij - t_ij), t_ij = |u_ij|^2, u_ij = z_j - z_i, for N tokens. B does not move with Z, so the derivative is
-the one without it: in a direction dZ row i of Dg is, m_i = sum_j P_ij u_ij, V_i = sum_j P_ij (u_ij - m_i) u_ij^T,
-  sum_j P_ij dz_j  -  2 sum_j P_ij (u_ij - m_i) <u_ij, dz_j>  +  2 V_i dz_i.
+Windows, derived here, in that proof's names: head h is as above for Z of a window, N tokens, but P_ij = softmax_j(B_ij -
+t_ij). B does not move with Z, so Dg has the same three terms, and V_i and the middle term the same bounds by moments of t_ij.
 P has no positive kernel any more. What is left of t_ii = 0: with b_ij = B_ij - B_ii and a row's sum D_i divided by e^(B_ii),
   P_ij = e^(b_ij - t_ij) / D_i,   D_i >= 1 + e^(b_ij - t_ij) for each j != i.
-Let phi(x) = x e^(x+1), which increases, so that x = phi^-1(e^v) is where x + log x + 1 = v.
-  1. ||V_i|| <= tr V_i <= sum_j P_ij t_ij <= c_i = phi^-1(sum_(j != i) e^(b_ij)). That is sum_(j != i) e^(b_ij) (t_ij - c_i)
-     e^(-t_ij) <= c_i, and (t - c) e^(-t) <= e^(-c-1). So the last term has norm at most 2 max_i c_i.
+As phi increases, x = phi^-1(e^v) is where x + log x + 1 = v.
+  1. sum_j P_ij t_ij <= c_i = phi^-1(sum_(j != i) e^(b_ij)), that is sum_(j != i) e^(b_ij) (t_ij - c_i) e^(-t_ij) <= c_i, by
+     (t - c) e^(-t) <= e^(-c-1). So the last term has norm at most 2 max_i c_i.
   2. For j != i, P_ij <= 1 / (1 + e^(t_ij - b_ij)) <= 1 / (1 + e^(-b_ij)). Columns of P sum to at most
      C = 1 + max_j sum_(i != j) 1 / (1 + e^(-b_ij)) <= N, rows to 1: the first term has norm at most sqrt(C).
   3. For j != i, P_ij t_ij <= t_ij / (1 + e^(t_ij - b_ij)) <= h_ij = phi^-1(e^(b_ij)): the largest is where
-     (t - 1) e^(t - 1) = e^(b_ij - 1), and is t - 1.
-  4. |sum_j P_ij (u_ij - m_i) <u_ij, dz_j>|^2 <= ||V_i|| sum_j P_ij t_ij |dz_j|^2 (Cauchy-Schwarz along each direction): the
-     middle term, all rows, is at most 2 sqrt(T), T = max_j sum_(i != j) c_i h_ij.
+     (t - 1) e^(t - 1) = e^(b_ij - 1), and is t - 1. So the middle term, all rows, is at most 2 sqrt(T),
+     T = max_j sum_(i != j) c_i h_ij.
 So g is L-Lipschitz, L = sqrt(C) + 2 max_i c_i + 2 sqrt(T), an L_h for each head. With beta = max b and c =
 phi^-1((N - 1) e^beta), c_i <= c, C <= N and h_ij <= c_i, so that L <= sqrt(N) + 2 c (1 + sqrt(N)), which is simpler.
 

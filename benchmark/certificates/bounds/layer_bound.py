@@ -176,9 +176,6 @@ class LayerBound:
         """Return `rounding`, infinite where values could leave float32's range."""
         return torch.where(self.input_size + delta <= LARGEST, self.rounding(delta), torch.inf)
 
-    def reuse(self, earlier: LayerBound, rows: torch.Tensor) -> None:
-        """Take over costly results of `earlier`, a bound of the same layer whose inputs `rows` are this bound's inputs."""
-
 
 class ElementwiseBound(LayerBound):
     """A layer that acts on each entry by itself: its Jacobian multiplies by `slopes`."""
@@ -245,10 +242,13 @@ def needs_axes(layer: nn.Module, x: torch.Tensor, ndim: int) -> None:
         raise BenchmarkError(f"the layer {type(layer).__name__} needs {ndim} axes; it is given shape {tuple(x.shape)}")
 
 
-def needs_grid(layer: nn.Module, x: torch.Tensor, side: int) -> None:
-    """Raise a BenchmarkError where x is not side x side tokens of an image: (n, side^2, width)."""
-    if x.ndim != 3 or x.shape[1] != side**2:
-        raise BenchmarkError(f"{type(layer).__name__} needs {side}x{side} tokens; it is given shape {tuple(x.shape)}")
+def needs_grid(layer: nn.Module, x: torch.Tensor, side: int, width: int | None = None) -> None:
+    """Raise a BenchmarkError where x is not side x side tokens of an image, of `width` channels if given."""
+    needs_axes(layer, x, 3)
+    whole(layer, 1, x.shape[1], side=side)
+    if x.shape[1:] != (side**2, width or x.shape[2]):
+        tokens = f"{side}x{side} tokens of {width or x.shape[2]} channels"
+        raise BenchmarkError(f"{type(layer).__name__} needs {tokens}; it is given shape {tuple(x.shape)}")
 
 
 def unbiased(layer: nn.Module, *linears: nn.Module) -> None:

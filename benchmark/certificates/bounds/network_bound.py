@@ -47,12 +47,12 @@ class Prefix:
 
 def linear_prefix(layer_bounds: list[LayerBound], image: torch.Tensor) -> Prefix:
     """Return a network's leading linear layers, given the bounds of all, for images shaped like `image` (1, c, h, w)."""
-    now = torch.eye(image.numel(), dtype=torch.float64, device=image.device).reshape(-1, *image.shape)
+    columns = torch.eye(image.numel(), dtype=torch.float64, device=image.device).reshape(-1, *image.shape)
     linear = list(takewhile(lambda part: type(part) is LayerBound, layer_bounds))
     linear = linear[: len(layer_bounds) - 1]  # the head reads an output, so one layer at least stays
     for layer_bound in linear:
-        now = _narrow(layer_bound.jvp(now))
-    return Prefix(len(linear), now)
+        columns = _narrow(layer_bound.jvp(columns))
+    return Prefix(len(linear), columns)
 
 
 def _narrow(columns: torch.Tensor) -> torch.Tensor:
@@ -75,7 +75,6 @@ class NetworkBound:
     difference: torch.Tensor  # w_y - w_j: (n, classes, width)
     margins: torch.Tensor  # logit_y - logit_j: (n, classes)
     head: torch.Tensor  # rounding of the two logits: coefficients of 1 and of ||D_K||, (2, n, classes)
-    float32: bool = True  # whether the network that runs is the float32 one, or the real-number one
 
     @cached_property
     def relaxation_radius(self) -> torch.Tensor:
@@ -105,18 +104,6 @@ class NetworkBound:
             ]
         return [torch.stack(part, dim=1) for part in zip(*parts, strict=True)]
 
-    def take(self, rows: torch.Tensor) -> NetworkBound:
-        """Return the bound of the images `rows` alone, with the costly parts already computed for them."""
-        activations = [activation[rows] for activation in self.activations]
-        layer_bounds = [exact_layer_bound(layer, x) for layer, x in zip(self.layers, activations, strict=False)]
-        for layer_bound, earlier in zip(layer_bounds, self.layer_bounds, strict=True):
-            layer_bound.reuse(earlier, rows)
-        parts = (self.labels[rows], self.difference[rows], self.margins[rows], self.head[:, rows])
-        taken = NetworkBound(self.layers, activations, layer_bounds, *parts, self.float32)
-        if "prefix" in vars(self):
-            taken.prefix = self.prefix
-        return taken
-
     @cached_property
     def prefix(self) -> Prefix:
         return linear_prefix(self.layer_bounds, self.activations[0][:1])
@@ -126,30 +113,14 @@ class NetworkBound:
         """L_k at each layer's input, (directions, n, *shape), for relaxations chosen at `relaxation_radius`; None at the
         input of a leading linear layer.
         """
-        n, now = len(self.margins), self.prefix.columns
-        now = now.expand(-1, n, *now.shape[2:])
-        columns: list[torch.Tensor | None] = [None] * self.prefix.layers
-        delta, rho = self.relaxation_radius, torch.zeros_like(self.relaxation_radius)
-        for index, layer_bound in enumerate(self.layer_bounds):
-            rounding = self.rounding(index, delta)
-            rho, before = layer_bound.jacobian_norm * rho + rounding, rho
-            if index >= self.prefix.layers:
-                perturbation = PerturbationSet(now, self.relaxation_radius, before, delta)
-                layer_bound.choose_relaxation(perturbation)
-                columns.append(now)
-                rho, now = rho + layer_bound.remainder(perturbation), _narrow(layer_bound.jvp(now))
-            rho, delta = rho * UP, layer_bound.bound(delta) + rounding
-        return columns
-
-    def rounding(self, index: int, delta: torch.Tensor) -> torch.Tensor:
-        """Return the rounding (n,) of layer `index`, whose input moves by `delta` (n,)."""
-        return self.layer_bounds[index].rounding_in_range(delta) if self.float32 else torch.zeros_like(delta)
+        perturbations, _, _ = self._perturbations(self.relaxation_radius, None)
+        return [None if perturbation is None else perturbation.columns for perturbation in perturbations]
 
     def composed(self, radius: torch.Tensor, *, quick: bool = False) -> torch.Tensor:
         """Return how far each margin can fall within `radius` (n,) by composing: (n, classes), infinite where unknown."""
         delta = radius
-        for index, part in enumerate(self.layer_bounds):
-            delta = (part.quick_bound(delta) if quick else part.bound(delta)) + self.rounding(index, delta)
+        for part in self.layer_bounds:
+            delta = (part.quick_bound(delta) if quick else part.bound(delta)) + part.rounding_in_range(delta)
         return or_infinite(self._at_the_head(delta))
 
     def margin_drop(
@@ -166,7 +137,7 @@ class NetworkBound:
         Returns:
             (n, classes), or (n, r).
         """
-        perturbations, roundings, last = self._perturbations(radius)
+        perturbations, roundings, last = self._perturbations(radius, self.columns)
         least = or_infinite(_of(self._at_the_head(last), rivals))
         later = _of(self.head_rounding(last), rivals)
         a = _of(self.difference, rivals)
@@ -190,19 +161,29 @@ class NetworkBound:
         return least
 
     def _perturbations(
-        self, radius: torch.Tensor
+        self, radius: torch.Tensor, columns: list[torch.Tensor | None] | None
     ) -> tuple[list[PerturbationSet | None], list[torch.Tensor], torch.Tensor]:
-        """Return each layer's perturbation set (None for leading linear layers), each layer's rounding, and ||D_K||."""
-        delta, rho = radius, torch.zeros_like(radius)
+        """Return each layer's perturbation set (None for leading linear layers), each layer's rounding, and ||D_K||.
+
+        Without `columns`, layers choose their relaxations here, and columns are pushed through these.
+        """
+        delta, rho, pushed = radius, torch.zeros_like(radius), self.prefix.columns
+        pushed = pushed.expand(-1, len(radius), *pushed.shape[2:])
         perturbations: list[PerturbationSet | None] = []
         roundings = []
-        for index, (layer_bound, columns) in enumerate(zip(self.layer_bounds, self.columns, strict=True)):
-            perturbation = None if columns is None else PerturbationSet(columns, radius, rho, delta)
-            rounding = self.rounding(index, delta)
+        for index, layer_bound in enumerate(self.layer_bounds):
+            perturbation, rounding = None, layer_bound.rounding_in_range(delta)
+            if index >= self.prefix.layers:
+                current = pushed if columns is None else columns[index]
+                assert current is not None
+                perturbation = PerturbationSet(current, radius, rho, delta)
             perturbations.append(perturbation)
             roundings.append(rounding)
             rho = layer_bound.jacobian_norm * rho + rounding
             if perturbation is not None:
+                if columns is None:
+                    layer_bound.choose_relaxation(perturbation)
+                    pushed = _narrow(layer_bound.jvp(pushed))
                 rho = rho + layer_bound.remainder(perturbation)
             rho, delta = rho * UP, layer_bound.bound(delta) + rounding
         return perturbations, roundings, delta
@@ -212,8 +193,6 @@ class NetworkBound:
 
     def head_rounding(self, delta: torch.Tensor) -> torch.Tensor:
         """Return what the head's rounding takes from each margin, its input moving by `delta` (n,): (n, classes)."""
-        if not self.float32:
-            return torch.zeros_like(self.margins)
         fits = (size(self.activations[-1]) + delta <= LARGEST)[:, None]
         return torch.where(fits, (self.head[0] + self.head[1] * delta[:, None]) * FLOAT64, torch.inf)
 
@@ -240,13 +219,11 @@ def bound_network(
     images: torch.Tensor,
     labels: torch.Tensor,
     *,
-    float32: bool = True,
     prefix: Prefix | None = None,
 ) -> NetworkBound:
-    """Return the bounds of a `checked_copy` around `images` (n, c, h, w), labels (n,).
+    """Return the bounds of a `checked_copy`, as float32 runs it, around `images` (n, c, h, w), labels (n,).
 
     Args:
-        float32: whether to bound the network as float32 runs it, or in real numbers.
         prefix: the prefix of an earlier call for the same network, to save its computation.
 
     Raises:
@@ -277,7 +254,6 @@ def bound_network(
         difference=weight[labels][:, None] - weight[None],
         margins=logits.gather(1, labels[:, None]) - logits,
         head=torch.stack([error * biases + TINY, error * both]) * UP,
-        float32=float32,
     )
     if prefix is not None:
         bounded.prefix = prefix

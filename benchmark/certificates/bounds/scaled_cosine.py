@@ -131,54 +131,43 @@ def rows_over_ball(lengths: torch.Tensor, eps: float, e: torch.Tensor) -> Rows:
     return Rows(slope, CURVATURE * slope**2, move, length.clamp(max=1), e)
 
 
-@dataclass(frozen=True)
-class Nominal:
-    """A layer's heads at the nominal inputs, |tau| in place of tau."""
-
-    lengths: tuple[torch.Tensor, ...]  # |y0| of queries, keys, values: (n, heads, tokens)
-    p: torch.Tensor  # (n, heads, tokens, tokens)
-    apart: tuple[torch.Tensor, ...]  # |k0_j - m0_i| and |v0_j - m0_i|: (n, heads, tokens, tokens)
-    covariance: tuple[torch.Tensor, ...]  # ||C0_i|| of keys and of values: (n, heads, tokens)
-    tau: float
-    eps: float
-    slack: float  # what float64 may have done to p, relatively
-
-
 class Ball:
     """The module's coefficients over a ball around each nominal input, (n, heads) each, for e_q, e_k and e_v (n, heads)."""
 
-    def __init__(self, at: Nominal, e: list[torch.Tensor]) -> None:
-        self.tau = at.tau
+    def __init__(self, at: ScaledCosineBound, e: list[torch.Tensor]) -> None:
+        self.tau = abs(at.tau)
         self.q, self.k, self.v = (
-            rows_over_ball(lengths, at.eps, whole[..., None]) for lengths, whole in zip(at.lengths, e, strict=True)
+            rows_over_ball(lengths, at.layer.eps, whole[..., None])
+            for lengths, whole in zip(at.lengths, e, strict=True)
         )
-        p, ratio = self._weights(at)
-        self.p = p
-        root = p.sqrt()
+        (key_apart, key_covariance), (value_apart, value_covariance) = at.spreads
+        self.p, ratio = self._weights(at.p)
+        root = self.p.sqrt()
         self.reach_k = (root * self.k.slope[..., None, :]).amax(-1)  # max_j sqrt(p_ij) a_j
         self.reach_v = (root * self.v.slope[..., None, :]).amax(-1)
-        self.kappa = self._spread(at.apart[0], at.covariance[0], ratio, self.k.whole * self.reach_k)
-        self.nu = self._spread(at.apart[1], at.covariance[1], ratio, self.v.whole * self.reach_v)
+        self.kappa = self._spread(key_apart, key_covariance, ratio, self.k.whole * self.reach_k)
+        self.nu = self._spread(value_apart, value_covariance, ratio, self.v.whole * self.reach_v)
         scores = self.tau * (self.kappa * self.q.slope * self.q.whole + self.q.length * self.k.whole * self.reach_k)
         drift = torch.nan_to_num(self.v.whole * self.reach_v + scores * self.nu, nan=2.0)  # of the mean m_i
-        self.u = (at.apart[1] + self.v.move[..., None, :] + drift[..., None]).clamp(max=2)
+        self.u = (value_apart + self.v.move[..., None, :] + drift[..., None]).clamp(max=2)
 
-    def _weights(self, at: Nominal) -> tuple[torch.Tensor, torch.Tensor]:
-        """p (n, heads, tokens, tokens), and r (n, heads, tokens)."""
+    def _weights(self, nominal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return p (n, heads, tokens, tokens), and r (n, heads, tokens)."""
+        slack = math.exp(1e-12 * (1 + self.tau)) * (1 + 1e-9)  # what float64 may have done to `nominal`, relatively
         left = (self.q.slope * self.q.whole)[..., :, None] * self.k.length[..., None, :]
         right = self.q.length[..., :, None] * (self.k.slope * self.k.whole)[..., None, :]
         capped = self.q.move[..., :, None] * self.k.length[..., None, :]
         capped = capped + self.q.length[..., :, None] * self.k.move[..., None, :]
         same = torch.eye(left.shape[-1], dtype=torch.bool, device=left.device)
         shared = torch.where(same, left + right, (left**2 + right**2).sqrt())
-        shift = at.tau * torch.minimum(torch.nan_to_num(shared, nan=2.0), capped).clamp(max=2) * UP
-        p0 = (at.p * at.slack).clamp(max=1.0) + 1e-300
-        low = at.p / at.slack * torch.exp(-shift)
+        shift = self.tau * torch.minimum(torch.nan_to_num(shared, nan=2.0), capped).clamp(max=2) * UP
+        p0 = (nominal * slack).clamp(max=1.0) + 1e-300
+        low = nominal / slack * torch.exp(-shift)
         others = (low.sum(-1, keepdim=True) * (1 - 1e-9) - low).clamp(min=0)
         grown = torch.exp(shift)
         ratio = torch.nan_to_num(grown / (p0 * grown + others), nan=math.inf) * (1 + 1e-9)
         weights = torch.nan_to_num(p0 * ratio, nan=1.0, posinf=1.0).clamp(max=1.0)
-        return weights, ratio.amax(-1) * at.slack
+        return weights, ratio.amax(-1) * slack
 
     def _spread(
         self, apart: torch.Tensor, covariance: torch.Tensor, ratio: torch.Tensor, moved: torch.Tensor
@@ -249,21 +238,21 @@ class ScaledCosineBound(LayerBound):
         self.off = 1e-13 * size(x)  # float64's own error in x W, as a move of x
 
     @cached_property
-    def _nominal(self) -> Nominal:
-        tau, apart, covariance = abs(self.tau), [], []
+    def spreads(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """|z0_j - m0_i| (n, heads, tokens, tokens) and ||C0_i|| (n, heads, tokens), z of the keys and of the values."""
+        spreads = []
         for z in (self.k, self.v):
             mean = self.p @ z
             parted = torch.linalg.vector_norm(z[:, :, None] - mean[:, :, :, None], dim=-1)
-            apart.append(parted * UP + 1e-13 * (1 + tau))
             products = (z[..., :, None] * z[..., None, :]).flatten(3)  # (n, heads, tokens, inner^2)
             second = (self.p @ products).unflatten(3, (z.shape[-1],) * 2) - mean[..., :, None] * mean[..., None, :]
-            covariance.append(psd_norm_upper((second + second.mT) / 2) + 1e-12)  # entries are below 1
-        slack = math.exp(1e-12 * (1 + tau)) * (1 + 1e-9)
-        return Nominal(tuple(self.lengths), self.p, tuple(apart), tuple(covariance), tau, self.layer.eps, slack)
+            covariance = psd_norm_upper((second + second.mT) / 2) + 1e-12  # entries are below 1
+            spreads.append((parted * UP + 1e-13 * (1 + abs(self.tau)), covariance))
+        return spreads
 
     def _ball(self, delta: torch.Tensor) -> Ball:
         reach = (delta + self.off)[:, None] * UP
-        return Ball(self._nominal, [reach * norm for norm in self.by_head])
+        return Ball(self, [reach * norm for norm in self.by_head])
 
     def _lipschitz(self, ball: Ball) -> torch.Tensor:
         """Return a bound of ||DF|| over the ball: (n,)."""

@@ -34,7 +34,7 @@ the 1/2. Its (12): the same with 1 + sum ||A|| ||P|| for zeta.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -59,10 +59,6 @@ class HeadConstants:
     v: torch.Tensor  # ||C X M||
     g: torch.Tensor  # max_i ||J_i X M||
     k: torch.Tensor  # ||K_i X M||: (batch, heads, tokens)
-
-    def take(self, rows: torch.Tensor) -> HeadConstants:
-        """Return the constants of the examples `rows`."""
-        return HeadConstants(self.a, self.x[rows], self.v[rows], self.g[rows], self.k[rows])
 
 
 def score_norms(
@@ -152,16 +148,6 @@ class LinearMaps:
     residual: bool
     zeta_bound: torch.Tensor | None  # an upper bound to be used in place of the exact zeta
 
-    def take(self, rows: torch.Tensor) -> LinearMaps:
-        """Return the maps of the examples `rows`, with the norms already computed for them."""
-        bound = None if self.zeta_bound is None else self.zeta_bound[rows]
-        x, P, right, left = (t[rows] for t in (self.x, self.P, self.right, self.left))
-        taken = LinearMaps(x, P, self.A, right, left, self.scale, self.residual, bound)
-        for name in ("zeta", "jacobian", "derivative"):
-            if name in vars(self):
-                setattr(taken, name, vars(self)[name][rows])
-        return taken
-
     @cached_property
     def zeta(self) -> torch.Tensor:
         """||H (x) I + sum P_l (x) A_l^T||: (batch,)."""
@@ -212,12 +198,6 @@ class AttentionSensitivity:
     summed: HeadConstants
     joint: HeadConstants
     scale: float
-
-    def take(self, rows: torch.Tensor) -> AttentionSensitivity:
-        """Return the constants of the examples `rows`."""
-        parts = {name: getattr(self, name)[rows] for name in ("naive", "m", "m_centred", "m_local", "spread", "k")}
-        nested = {name: getattr(self, name).take(rows) for name in ("linear", "summed", "joint")}
-        return replace(self, **parts, **nested)
 
     def bound(self, radius: torch.Tensor, method: str = "tight") -> torch.Tensor:
         """Return a bound of sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius: (batch,) to (batch,), monotone.

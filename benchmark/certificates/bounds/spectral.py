@@ -6,12 +6,7 @@ infinity has the bound infinity, and changes no other bound of its batch.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import torch
-
-from benchmark.layers.convolution_matrices import zero_padded_frequencies
 
 UNIT = 2.0**-53  # float64 unit roundoff
 EXACT_SIDE = 384  # up to this side all eigenvalues are about as quick as a proof
@@ -121,35 +116,3 @@ def _ritz(gram: torch.Tensor, steps: int = 32) -> torch.Tensor:
         for _ in range(2):  # once more for orthogonality
             start = start - basis[: k + 1].mT @ (basis[: k + 1] @ start)
     return torch.linalg.eigvalsh(basis @ images.mT)[-1].clamp(min=1e-300)
-
-
-def convolution_norm_upper(
-    kernel: torch.Tensor, height: int, width: int, *, padding: str = "zeros", stride: Sequence[int] = (1, 1)
-) -> torch.Tensor:
-    """Return an upper bound of the l2 norm of a 2-d convolution (dilation 1) on height x width images.
-
-    Guarantee: never below the true norm, and equal to it but for rounding with circular padding and stride 1.
-
-    Circular: the Fourier transform makes the map block diagonal, one (out, in) matrix a frequency (Sedghi et al. 2019);
-    a stride only drops outputs. Zeros: the blocks of `zero_padded_frequencies`, which has the proof.
-
-    Args:
-        kernel: (out, in, kernel height, kernel width).
-        padding: "zeros" or "circular".
-
-    Raises:
-        ValueError: another padding, or a kernel larger than a circular image.
-    """
-    kernel = kernel.detach().double()
-    if not torch.isfinite(kernel).all():
-        return kernel.new_tensor(math.inf)
-    tall, wide = kernel.shape[-2:]
-    if padding == "zeros":
-        blocks = zero_padded_frequencies(kernel, height, width, stride)
-    elif padding != "circular":
-        raise ValueError(f"padding {padding!r}: a bound is known for 'zeros' and 'circular'")
-    elif tall > height or wide > width:
-        raise ValueError(f"a {tall}x{wide} kernel does not fit a circular {height}x{width} image")
-    else:
-        blocks = torch.fft.fft2(kernel, s=(height, width)).permute(2, 3, 0, 1)
-    return torch.linalg.svdvals(blocks.cpu())[..., 0].max().to(kernel.device) * (1 + 1e-10)

@@ -119,11 +119,11 @@ def convolution_residual(layer: Residual, x: torch.Tensor) -> LayerBound | None:
     if kernels is None:
         return None
     norm = torch.stack([_with_identity(kernel, error, x.shape[1]) for kernel, error in kernels]).max()
-    parts, now = [], x
+    parts, activation = [], x
     for part in layer.body if isinstance(layer.body, nn.Sequential) else [layer.body]:
-        parts.append(exact_layer_bound(part, now))
-        now = part(now)
-    output = size(x + now)
+        parts.append(exact_layer_bound(part, activation))
+        activation = part(activation)
+    output = size(x + activation)
 
     def linear(y: torch.Tensor) -> torch.Tensor:
         branch = y

@@ -116,7 +116,7 @@ def test_every_view_of_a_layer_bounds_its_matrix(name) -> None:
         if type(view) is Matrix:
             assert torch.allclose(view.weight, weight, atol=1e-12)
             assert torch.allclose(view.restricted_norm(rows, moving), torch.stack(parts), rtol=1e-7)
-            assert len(view.known) == len(rows)
+            assert len(view.part_norms) == len(rows)
 
 
 @pytest.mark.parametrize("name", LAYERS)

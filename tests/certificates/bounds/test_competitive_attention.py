@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-import json
-
 import pytest
 import torch
 from searched import few
+from tiny_layers import strayed
 from torch import nn
 
-from benchmark.certificates import lipschitz, local
 from benchmark.certificates.bounds.checked_copy import rebuilt
 from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.evaluation.audit_layers import Effort, audit_layers
 from benchmark.layers.competitive_attention import CompetitiveAttention, ConeAttention, MaxMinTokens, watching
-from benchmark.layers.description import describe, rebuild
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
 from benchmark.layers.tokens import Patchify
 from benchmark.runtime.errors import BenchmarkError
@@ -34,24 +30,6 @@ def network(layer: nn.Module) -> nn.Sequential:
     width = getattr(layer, "width", 12)
     parts = [Patchify(2), OrthogonalLinear(4, width), layer, OrthogonalLinear(width, 12), nn.Flatten(1)]
     return nn.Sequential(*parts, NormalisedHead(108, 3)).eval().requires_grad_(False)
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_network_is_rebuilt_certified_and_audited(name) -> None:
-    model, images = network(LAYERS[name]()), torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(1))
-    model[-1].bias -= model(images).mean(0)
-    labels = model(images).argmax(1)
-    tree, tensors = describe(model)
-    assert torch.equal(rebuild(json.loads(json.dumps(tree)), tensors)(images), model(images))
-    radii = local.certify(model, images, labels)
-    assert (radii > 0).all()
-    torch.testing.assert_close(radii, lipschitz.certify(model, images, labels), rtol=1e-3, atol=0)
-    found, allowed = local.float32_gap(model, images, labels)
-    assert 0 < found <= allowed < 1e-3
-    tally = audit_layers(model, images[:2], [0, 1], "row", effort=Effort(radii=(0.1, 1.0), starts=2))
-    assert tally.layers == 5
-    assert 0.99 < tally.worst <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("name", ["simplex", "cone"])
@@ -86,15 +64,11 @@ def test_float32_strays_no_further_than_claimed(name, seed) -> None:
     single = LAYERS[name]().requires_grad_(False)
     if isinstance(single, CompetitiveAttention):
         single.log_budget.copy_(0.2 * torch.randn(single.heads, generator=torch.Generator().manual_seed(seed)))
-    exact, closest = copy.deepcopy(single).double(), 0.0
+    closest = 0.0
     for kind in KINDS:
         x = drawn(kind, getattr(single, "width", 11), seed)
         moved = x + 0.1 * drawn("plain", x.shape[2], seed + 1)
-        delta = (moved.double() - x.double()).flatten(1).norm(dim=1)
-        bound = exact_layer_bound(exact, x.double())
-        for at, budget in ((x, torch.zeros_like(delta)), (moved, delta)):
-            gap = (single(at).double() - exact(at.double())).flatten(1).norm(dim=1)
-            claimed = bound.rounding_in_range(budget)
+        for gap, claimed in strayed(single, x, moved):
             assert (gap <= claimed).all(), kind
             closest = max(closest, float((gap / claimed.clamp(min=1e-30)).max()))
     assert closest > 0.003 or name == "max and min", "it is no sham"

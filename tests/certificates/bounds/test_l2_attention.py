@@ -10,11 +10,10 @@ import torch
 from ball_search import ascend, jacobian_norm
 from mpmath import mp, mpf
 from searched import few
-from tiny_layers import draw
+from tiny_layers import built, draw
 from torch import nn
 
 from benchmark.certificates.bounds.l2_attention import (
-    L2WindowBound,
     l2_attention_norm_upper,
     l2_window_norm_upper,
     phi_inverse_of_exp,
@@ -38,10 +37,7 @@ from benchmark.runtime.errors import BenchmarkError
 def layer_of(
     seed: int, width: int, heads: int, query: float = 1.0, kind: type[L2Attention] = L2Attention
 ) -> L2Attention:
-    torch.manual_seed(seed)
-    layer = kind(width, heads).double().requires_grad_(False)
-    for linear in (layer.query, layer.value, layer.output):
-        linear.weight.copy_(torch.randn(width, width).double() / math.sqrt(width))
+    layer = built(kind(width, heads), seed)
     layer.query.weight.mul_(query)
     return layer
 
@@ -180,11 +176,8 @@ def head(kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 
 def windows_of(seed: int, *, shift: int = 0, bias: float = 1.0) -> L2WindowAttention:
     """4 x 4 tokens in windows of 2 x 2, width 4, two heads, weights of size 1, position biases of deviation `bias`."""
-    torch.manual_seed(seed)
-    layer = L2WindowAttention(4, 2, side=4, window=2, shift=shift).double().requires_grad_(False)
-    for linear in (layer.content.query, layer.content.value, layer.content.output):
-        linear.weight.copy_(torch.randn(4, 4).double() / 2)
-    layer.bias_table.copy_(bias * torch.randn(layer.bias_table.shape).double())
+    layer = built(L2WindowAttention(4, 2, side=4, window=2, shift=shift), seed)
+    layer.bias_table.mul_(bias * math.sqrt(2))  # `built` divides it by the root of the number of heads
     return layer
 
 
@@ -207,15 +200,10 @@ def test_no_jacobian_exceeds_the_constant_of_windows_and_every_lemma_holds(kind)
         assert (p * off <= gaps.sigmoid() * (1 + 1e-9)).all()
         assert (p * squares <= phi_inverse_of_exp(gaps) * (1 + 1e-9) * off).all()
         assert torch.linalg.matrix_norm(p, ord=2) <= (1 + (gaps.sigmoid() * off).sum(0).max()).sqrt() * (1 + 1e-9)
+        if seed == 3:
+            start = z + 0.01 * draw(*z.shape)
+            assert ascend(lambda x, b=bias + mask: mix(x, b), start, 25, 0.05) <= bound
     assert closest > 0.25  # the heads are no sham
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", few([3], [1]))
-def test_ascent_does_not_exceed_the_constant_of_windows(kind, seed) -> None:
-    z, bias, mask = head(kind, seed)
-    reached = ascend(lambda x: mix(x, bias + mask), z + 0.01 * draw(*z.shape), 25, 0.05)
-    assert reached <= window_mixing_constants(bias[None]).item()
 
 
 @pytest.mark.parametrize(("bias", "distance", "norm"), [(2.0, 1.75, 2.82), (10.0, 3.21, 10.22), (50.0, 7.075, 50.04)])
@@ -244,17 +232,6 @@ def test_heads_with_little_bias_keep_their_smaller_constants() -> None:
     biased = l2_window_norm_upper(layer)
     layer.bias_table[0, 0] = 30.0
     assert none < biased < l2_window_norm_upper(layer)
-
-
-def test_around_an_input_windows_are_tighter_than_everywhere_and_the_largest_counts() -> None:
-    layer, delta, x = windows_of(0, shift=1), torch.full((2,), 1e-3, dtype=torch.float64), draw(2, 16, 4)
-    bound = exact_layer_bound(layer, x)
-    assert isinstance(bound, L2WindowBound)
-    assert (bound.bound(delta) < 0.5 * l2_window_norm_upper(layer) * delta).all()
-    assert (bound.bound(1e6 * delta) <= l2_window_norm_upper(layer) * 1e6 * delta).all()
-    exact = torch.stack([jacobian_norm(lambda y: layer(y[None])[0], image) for image in x])
-    assert (bound.jacobian_norm >= exact).all()
-    assert torch.allclose(bound.jacobian_norm, exact, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

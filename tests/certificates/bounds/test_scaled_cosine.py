@@ -6,7 +6,6 @@ or of the second, and no other term can hide that it is too small.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 from searched import few
 from tiny_certified import random_perturbations
-from tiny_layers import built, draw
+from tiny_layers import built, draw, strayed
 from torch import nn
 from torch.func import jacfwd, jacrev, vmap
 
@@ -65,14 +64,6 @@ def test_no_random_layer_exceeds_its_global_constant(seeds) -> None:
     assert 0.5 < worst <= 1
 
 
-def test_the_global_constant_is_nearly_attained() -> None:
-    """Two tokens at 0, where n has the slope 1/sqrt(eps): queries and keys do nothing, P is uniform."""
-    layer = ScaledCosineAttention(4, 1, eps=0.01, tau=1e-6).double().requires_grad_(False)
-    layer.output.weight.copy_(torch.eye(4))
-    reached = exact(layer, torch.zeros(1, 2, 4, dtype=torch.float64))
-    assert reached == pytest.approx(scaled_cosine_norm_upper(layer, 2), rel=1e-4)
-
-
 @pytest.mark.parametrize("tokens", [1, 2, 7])
 @pytest.mark.parametrize("tau", [0.0, 0.5, -3.0, 40.0])
 def test_columns_of_weights_sum_to_at_most_their_bound(tokens, tau) -> None:
@@ -118,14 +109,8 @@ def test_the_unformed_norm_of_a_jacobian_is_above_the_exact_one(monkeypatch) -> 
         assert (exact(layer, x) <= exact_layer_bound(layer, x).jacobian_norm * (1 + 1e-9)).all()
 
 
-def test_around_an_input_the_bound_is_far_below_the_global_constant_and_never_above() -> None:
-    torch.manual_seed(0)
-    layer = ScaledCosineAttention(32, 4, eps=0.01).double().requires_grad_(False)
-    x = draw(3, 17, 32)
-    bound, most = exact_layer_bound(layer, x), lipschitz_constant(layer, x)
-    for radius, times in ((0.01, 50), (0.2, 5), (1e3, 1)):
-        delta = torch.full((3,), radius, dtype=torch.float64)
-        assert (bound.bound(delta) * times <= most * delta).all()
+def test_the_bound_of_an_infinite_move_is_finite() -> None:
+    bound = exact_layer_bound(built(ScaledCosineAttention(8, 2, eps=0.01)), draw(3, 5, 8))
     infinite = torch.full((3,), torch.inf, dtype=torch.float64)
     assert torch.isfinite(bound.bound(infinite)).all()
     assert torch.isfinite(bound.quick_bound(infinite)).all()
@@ -141,16 +126,11 @@ def test_around_an_input_the_bound_is_far_below_the_global_constant_and_never_ab
 def test_float32_rounds_no_more_than_its_bound(eps, tau, scale) -> None:
     torch.manual_seed(2)
     single = ScaledCosineAttention(8, 2, eps=eps, tau=tau, nu=-1.5).requires_grad_(False)
-    layer = copy.deepcopy(single).double()
     x = (scale * draw(200, 5, 8)).float()
     x[:20] *= 1e-4
     x[20:30, 2:] = 0
-    bound = exact_layer_bound(layer, x.double())
-    off = (single(x).double() - layer(x.double())).flatten(1).norm(dim=1)
-    assert (off <= bound.rounding(torch.zeros(200).double())).all()
-    moved = x + 0.05 * scale * draw(200, 5, 8, seed=1).float()
-    delta = (moved.double() - x.double()).flatten(1).norm(dim=1)
-    assert ((single(moved).double() - layer(moved.double())).flatten(1).norm(dim=1) <= bound.rounding(delta)).all()
+    for gap, claimed in strayed(single, x, x + 0.05 * scale * draw(200, 5, 8, seed=1).float()):
+        assert (gap <= claimed).all()
 
 
 def test_global_constants_of_lipsformers_parts() -> None:

@@ -60,17 +60,6 @@ def test_monotone_in_the_radius_and_zero_at_zero(seed) -> None:
         assert (bounds[0] == 0).all()
 
 
-def test_scaled_values_and_inputs_scale_the_bound() -> None:
-    """W_V by 7; and X / t with t W_Q and t W_K, which leaves the weights alone, by 1 / t."""
-    x, (w_q, w_k, *rest) = attention_case(5)
-    for residual, scaled, factor in (
-        (False, (x, w_q, w_k, 7 * rest[0], rest[1], 0.3), 7),
-        (True, (x / 4, 4 * w_q, 4 * w_k, *rest, 0.3 / 4), 1 / 4),
-    ):
-        bound = factor * attention_bound(x, w_q, w_k, *rest, 0.3, residual=residual)
-        assert torch.allclose(attention_bound(*scaled, residual=residual), bound, rtol=1e-9)
-
-
 def test_tight_to_first_order() -> None:
     x, weights = attention_case(3)
     assert (attention_bound(x, *weights, 1e-5) <= 1.01 * steepest(x, weights, 1e-5, steps=120)).all()
