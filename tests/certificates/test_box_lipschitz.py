@@ -12,7 +12,7 @@ from searched import few
 from tiny_clipped import EXTREMES, broken, random_clipped_network
 from torch import nn
 
-from benchmark.certificates import box_lipschitz, lipschitz
+from benchmark.certificates import box_lipschitz, lipschitz, local
 from benchmark.certificates.bounds.box import Matrix
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import bound_network
@@ -27,6 +27,15 @@ from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
 
 PRECISION = 1e-3
+
+
+@pytest.mark.slow
+def test_nothing_breaks_a_network_of_local_bounds_inside_a_certified_ball() -> None:
+    model, images, _ = random_clipped_network(1)
+    labels = model(images).argmax(1)
+    measured, allowed = local.float32_gap(model, images, labels)
+    assert measured <= allowed
+    assert not broken(model, images, local.certify(model, images, labels), 1)
 
 
 @pytest.mark.sweep

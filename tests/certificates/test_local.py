@@ -7,15 +7,19 @@ import math
 
 import pytest
 import torch
+from searched import few
 from tiny_certified import network
 from tiny_layers import mlp, strayed
+from tiny_networks import Draw, random_network
 from torch import nn
 
 from benchmark.certificates import box_lipschitz, lipschitz, local, published
 from benchmark.certificates.bounds.attention import AttentionBound
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
-from benchmark.certificates.local import by_both, certified_at, certify
+from benchmark.certificates.local import by_both, certified_at, certify, float32_gap
+from benchmark.evaluation.audit import lower_margins
+from benchmark.evaluation.audit_layers import float64_copy
 from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_window import L2WindowAttention
@@ -66,6 +70,28 @@ def test_certificate_of_a_linear_network_is_margin_over_row_distance(certificate
         head.bias[0] = 1.0  # nothing can change it
         certain = certificate.certify(model, images, 0 * labels)
         assert ((certain > 5) & (certain <= 8)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", few([1], [0, 2]))
+def test_a_plain_linear_head_of_any_size_is_certified_soundly(seed) -> None:
+    """Random networks whose rows differ in size: float32 stays within its allowance, and no ball holds what breaks it."""
+    model, images, _ = random_network(seed)
+    images, draw = images[:2], Draw(seed)
+    width, classes = model[-1].weight.shape[1], len(model[-1].bias)
+    model[-1] = nn.Linear(width, classes, bias=seed % 3 > 0).requires_grad_(False)
+    model[-1].weight.data = draw.normal(classes, width) * 10 ** (2 * draw.normal(classes, 1))
+    labels = model(images).argmax(1)
+    measured, allowed = float32_gap(model, images, labels)
+    assert measured <= allowed
+    radii, logits = certify(model, images, labels, precision=0.01), float64_copy(model)(images.double())
+    assert (radii > 0).any()
+    for shift in range(1, classes):
+        rivals = (labels + shift) % classes
+        options = {"steps": 40, "seed": seed, "box": False}
+        drop, _ = lower_margins(float64_copy(model), images.double(), labels, rivals, radii, **options)
+        margins = logits.gather(1, labels[:, None]) - logits.gather(1, rivals[:, None])
+        assert (drop < margins[:, 0])[radii > 0].all()
 
 
 class Detour(nn.Sequential):

@@ -11,6 +11,7 @@ import torch
 from tiny_layers import draw, strayed
 from torch import nn
 
+from benchmark.certificates import local
 from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.certificates.bounds.rounding import LARGEST, ROOM
 from benchmark.layers.attention import LipschitzNormAttention, ResidualAttention, SelfAttention
@@ -177,3 +178,19 @@ def test_the_guard_of_products_is_needed_and_no_wider_than_it_says() -> None:
     smaller = x * 1e-4
     assert (exact.query(smaller.double()).norm() ** 2 * exact.factor) < ROOM
     assert exact_layer_bound(exact, smaller.double()).rounding_in_range(still).isfinite().all()
+
+
+FALSE_BEFORE = [
+    (nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Softplus(threshold=100), nn.Linear(4, 3)), "threshold"),
+    (nn.Sequential(Patchify(2), TakeToken([0] * 100), nn.Flatten(), nn.Linear(400, 3)), "index"),
+    (nn.Sequential(altered(Normalise(), math.nan, "std"), nn.Flatten(), nn.Linear(16, 3)), "std"),
+]
+
+
+@pytest.mark.parametrize(("model", "argument"), FALSE_BEFORE)
+def test_networks_that_once_had_false_certificates_are_refused(model, argument) -> None:
+    images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    model.eval().requires_grad_(False)
+    for call in (local.certify, local.float32_gap, lambda *given: local.certified_at(*given, 0.1)):
+        with pytest.raises(BenchmarkError, match=argument):
+            call(model, images, torch.zeros(3, dtype=torch.long))
