@@ -183,10 +183,11 @@ def test_a_colour_track_from_images_to_the_site(colours) -> None:
     assert re.search(rf"corrupted.* {100 * found.accuracy.value:.1f} .*{found.accuracy.count} of 180", shown), shown
     index, page = (board / "site/index.html").read_text(), (board / f"site/models/{row}/index.html").read_text()
     assert "<dt>corrupted</dt>" in index
-    assert "not to be compared with published CIFAR-10-C numbers" in index
+    assert "do not compare them with published CIFAR-10-C numbers" in index
     every = [cell for kind in found.corruptions for cell in kind.severities]
     for number in (found.accuracy, *found.severities, *every):
-        assert f'title="{number.count} of {number.n} images"><b>{100 * number.value:.1f}</b>' in page
+        value, low, high = (f"{100 * share:.1f}" for share in (number.value, number.low, number.high))
+        assert f'<td class="share"><b>{value}</b><small>{low}–{high}</small>' in page
     words = ("corrupted (ImageNet-C strengths)", "jpeg compression", "cannot be compared with numbers on CIFAR-10-C")
     assert [text for text in words if text not in page] == []
     assert "corrupted fog 5" in (board / f"site/models/{row}/evidence.csv").read_text().splitlines()[0]
