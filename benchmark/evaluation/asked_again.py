@@ -43,9 +43,9 @@ FEW = 0.01  # share of the answers, at least two, that may get another class by 
 CHANCE = 1e-6  # probability, over the new noise, of refusing sound votes
 COMPANY = 32  # images in a call that asks again
 STEPS, STEP = 20, 0.1  # of the new attack, and its step in radii
-# of a check of a gradient: a step along it; by which share of what it promises the answers may miss that, since networks have
-# kinks; roundings of a logit; the share of a large one below which a gradient promises nothing; the share of it that has
-# to lie inside the box; and a number that float32 tells from 0
+# Of the check of a gradient, in this order: length of the step along it; share of the promised change that the answers may
+# miss, since networks have kinks; rounding of a logit, in units of its last place; share of a large gradient's length below
+# which a gradient counts as false; share of a gradient that has to lie inside the box; smallest number not taken for 0.
 ALONG, MISSED, ROUNDINGS, TINY, OF_WHOLE, LEAST = 1e-3, 0.5, 16, 1e-3, 0.3, 1e-20
 
 

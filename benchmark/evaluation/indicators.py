@@ -266,8 +266,9 @@ def _missed(name: str, words: str, counts: dict[str, int], n: int) -> FailureInd
 
 
 def true_gradients(false: int, checked: int) -> FailureIndicator | None:
-    """Warn where more than a few of the gradients that a step was given are not those of the answers; else return None. Of
-    3,000 on twelve published rows of the digits track none was.
+    """Return a warning if more than a few of the checked gradients are not those of the answers, else None.
+
+    Of some 3,000 gradients of twelve published digits rows none was false.
     """
     words = f"{false} of {checked} gradients do not say how the logits change along them"
     return indicator("gradients are those of the answers", words, False) if false > max(2, FALSE * checked) else None
