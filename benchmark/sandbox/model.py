@@ -27,6 +27,7 @@ from benchmark.attacks.replaced_attention import Weights, replaced_attention
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.description import describe, rebuild
 from benchmark.layers.trained import trained_model
+from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.memory import peak
 from benchmark.runtime.torch_setup import start as start_device
@@ -80,7 +81,7 @@ class Asked:
             place = len(self.slopes)
         if place < SLOPES:
             row = self._random.randrange(len(images))
-            image, of_logits, of_image = (tensor.detach()[row].cpu() for tensor in (images, above, gradient))
+            image, of_logits, of_image = (tensor.detach()[row].cpu().clone() for tensor in (images, above, gradient))
             self.slopes[place : place + 1] = [(image, of_logits, of_image)]
 
     def take(self) -> list[Call]:
@@ -149,8 +150,8 @@ class SandboxedModel(Remote):
 
     def ask_gradient(self, ticket: int, gradient: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
         """Return the gradient of the images, of this shape, by the pass's ticket and the gradient of its logits; or None."""
-        most = WIDEST * shape.numel()
-        answer, tensors = self._process.ask("gradient", {"gradient": gradient}, most=most, ticket=ticket)
+        most, kept = WIDEST * shape.numel(), torch._C._autograd._get_current_graph_task_keep_graph()
+        answer, tensors = self._process.ask("gradient", {"gradient": gradient}, most=most, ticket=ticket, kept=kept)
         if answer.get("none") is True:
             return None
         slope = self._one(tensors, "gradient")
@@ -253,10 +254,10 @@ class _Served:
             answers = checked(self.model(images.to(self.device)), len(images))
         return {"replaced": mode.replaced}, {"logits": answers}
 
-    def gradient(self, gradient: torch.Tensor, ticket: int) -> Message:
+    def gradient(self, gradient: torch.Tensor, ticket: int, kept: bool) -> Message:
         images, answers = self.passes[ticket]
         above = gradient.to(self.device)
-        slope = torch.autograd.grad(answers, images, above, retain_graph=True, allow_unused=True)[0]
+        slope = torch.autograd.grad(answers, images, above, retain_graph=kept, allow_unused=True)[0]
         return ({"none": True}, {}) if slope is None else ({"none": False}, {"gradient": slope})
 
     def internals(self, images: torch.Tensor) -> Message:
@@ -326,6 +327,7 @@ def spare_models(row: Row, device: torch.device, count: int) -> Iterator[list[Sp
     block or with this one. Without a sandbox the list is empty, since the row's code could then do anything.
     """
     parts = in_force()
+    code.closure(*row.method_files)  # parsed once for all forks
     with ExitStack() as ends:
         models = [ends.enter_context(closing(SandboxedModel(row, device, parts))) for _ in range(count if parts else 0)]
         yield [partial(_built, model) for model in models]

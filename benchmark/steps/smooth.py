@@ -69,8 +69,12 @@ class Smooth(EvaluationStep):
 
 def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict[str, torch.Tensor]:
     """Return the evidence by column, the fields of `Smoothed`; resumed after a kill."""
+    from benchmark.attacks.engine.slots import fuller
+    from benchmark.attacks.internals import internals
     from benchmark.certificates.smoothing import smooth
 
+    size = subject.batch_size
+    together = subject.together or fuller(size, subject.images, internals(subject.model, subject.images[:size]).flops)
     with subject.spares.pop()() if subject.asked else nullcontext() as again:
 
         def votes(places: range) -> dict[str, torch.Tensor]:
@@ -80,7 +84,7 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
                 places,
                 work.row.track.certified_radii,
                 **rules.model_dump(),
-                batch_size=subject.together or subject.batch_size,
+                batch_size=together,
             )
             if again is not None:
                 ask_again(work, subject, ASKED_AGAIN, again)

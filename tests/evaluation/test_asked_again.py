@@ -251,6 +251,16 @@ def test_gradients_are_compared_with_the_answers(lies, false) -> None:
     assert false_slopes(Model(function), [], torch.device("cpu")) == (0, 0)
 
 
+def test_a_kept_gradient_is_a_copy() -> None:
+    """An attack may move its images in place, and a view would keep the whole batch in memory."""
+    asked, batch = Asked(whole=False), torch.zeros(400, 3, 8, 8)
+    asked.add_gradient(batch, torch.zeros(400, 10), batch)
+    batch += 1
+    for tensor in asked.slopes[0]:
+        assert not tensor.any()
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
 def assert_refused(kind: Callable[[], Answer], calls: list, count: int, words: str = "get another answer") -> None:
     """Check that answers kept of these calls are refused, compared with those of another model of the kind."""
     with pytest.raises(BenchmarkError, match=words):

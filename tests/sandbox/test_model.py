@@ -72,6 +72,8 @@ def test_logits_and_gradients_are_the_models_own_to_the_bit(row, sandboxed) -> N
         logits = model(x.clone())
         first = torch.autograd.grad((logits * weight).sum(), x, retain_graph=True)[0]
         second = torch.autograd.grad(logits.logsumexp(1).sum(), x)[0]  # the same pass, gone back through again
+        with pytest.raises(RuntimeError, match="through the graph a second time"):
+            torch.autograd.grad(logits.sum(), x)  # nobody asked to keep the pass
         with torch.no_grad():
             plain = model(images(3))
         found.append((logits.detach(), first, second, plain))
