@@ -268,6 +268,10 @@ seeds not from the row's own: range(first, first + TRAININGS) => range(TRAININGS
 broken images stay robust: robust = clean.correct & state.robust & after.correct => robust = clean.correct
 [steps] tests/hostile/test_rows.py -m slow -k verdict_is
 the verdict's images not asked again: ASKED_AGAIN, final=final) => ASKED_AGAIN)
+[steps] tests/hostile/test_steps.py -m slow -k otherwise
+another function where suites attack: compare_with_attack(given, => (lambda *_: None)(given,
+[steps] tests/hostile/test_steps.py -m slow -k attack_alone
+an attack's gradients not compared: [signal.measured] if signal else [] => []
 [steps] tests/steps/test_base.py
 code that changed while a step ran: != inputs or digests != inputs["code"] => != inputs
 [steps] tests/steps/test_base.py -k touched

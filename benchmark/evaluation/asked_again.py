@@ -135,6 +135,32 @@ def compare(before: torch.Tensor, after: torch.Tensor, row: str) -> None:
         )
 
 
+def compare_with_attack(
+    answers: torch.Tensor,
+    labels: torch.Tensor,
+    predictions: torch.Tensor,
+    distances: torch.Tensor,
+    row: str,
+    attack: str,
+) -> None:
+    """Raise a BenchmarkError where answers (n, classes) about the images that an attack ended with differ by more than
+    rounding from the predictions and margins (n,) that its step noted.
+    """
+    allowed = 2 * ROUNDING.get(answers.dtype, 0.0) * (1 + answers.double().abs().amax(1))
+    apart = ~((margins(answers, labels).double() - distances.double()).abs() <= allowed)
+    turned = answers.argmax(1) != predictions
+    differing = apart | turned if turned.sum() > _few(len(answers)) else apart
+    if differing.any():
+        raise BenchmarkError(
+            f"{row}: {int(differing.sum())} of the {len(answers)} images that {attack} ended with get another answer in step "
+            "`reliability`; a model of the closed division answers by the image alone, in every process"
+        )
+
+
+def _few(count: int) -> float:
+    return max(2, FEW * count)
+
+
 def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     """Return (k,) bool: answers that differ by more than rounding. More than a few other classes count too, since an offset
     common to all logits makes rounding large enough to hide in.
@@ -146,7 +172,7 @@ def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     alike = (gap <= allowed) & allowed.isfinite()
     apart = ~(alike | (before.double() == after.double()).all(1))
     turned = before.argmax(1) != after.argmax(1)
-    return apart | turned if turned.sum() > max(2, FEW * len(before)) else apart
+    return apart | turned if turned.sum() > _few(len(before)) else apart
 
 
 def false_slopes(again: nn.Module, slopes: Sequence[Slope], device: torch.device) -> tuple[int, int]:
@@ -164,7 +190,7 @@ def false_slopes(again: nn.Module, slopes: Sequence[Slope], device: torch.device
     length, of_whole = (tensor.flatten(1).norm(dim=1) for tensor in (along, whole))
     steps = along / length.clamp(min=LEAST).view(-1, *[1] * (images.ndim - 1))
     sides = torch.cat([images + ALONG * steps, images - ALONG * steps]).float()
-    after, before = logits(again, sides.to(device), COMPANY).double().cpu().chunk(2)
+    after, before = logits(again, sides.to(device), 4 * COMPANY).double().cpu().chunk(2)
     weight, change, due = above.double().abs().sum(1), ((after - before) * above.double()).sum(1), 2 * ALONG * length
     rounding = ROUNDINGS * torch.finfo(above.dtype).eps * (1 + after.abs().amax(1)) * weight
     asked = weight > LEAST

@@ -50,14 +50,14 @@ class Asked:
     """A sample of what a model was asked, with its answers: random calls, each equally likely, and the last call.
 
     The generator is seeded by the operating system, so no model can know which calls are kept. Unless `whole`, as for
-    random models, only some images of a call are kept. Of the gradients that the model gave, `slopes` has a sample.
+    random models, only some images of a call are kept. Of the gradients that the model gave, a sample is kept too.
     """
 
     def __init__(self, whole: bool) -> None:
         self._whole, self._random = whole, random.Random()
         self._most = WHOLE_CALLS if whole else CALLS
         self._calls, self._seen, self._last = list[Call](), 0, list[Call]()
-        self.slopes, self._passes = list[Slope](), 0
+        self._slopes, self._passes = list[Slope](), 0
 
     def add(self, images: torch.Tensor, answers: torch.Tensor, seed: int | None) -> None:
         """Note a call: images (n, c, h, w), logits (n, classes), and the seed of the model's noise."""
@@ -77,18 +77,23 @@ class Asked:
         """Note the gradients of one of the images (n, c, h, w), by that of its logits (n, classes)."""
         place = self._random.randrange(self._passes + 1)
         self._passes += 1
-        if len(self.slopes) < SLOPES:
-            place = len(self.slopes)
+        if len(self._slopes) < SLOPES:
+            place = len(self._slopes)
         if place < SLOPES:
             row = self._random.randrange(len(images))
             image, of_logits, of_image = (tensor.detach()[row].cpu().clone() for tensor in (images, above, gradient))
-            self.slopes[place : place + 1] = [(image, of_logits, of_image)]
+            self._slopes[place : place + 1] = [(image, of_logits, of_image)]
 
     def take(self) -> list[Call]:
         """Return the kept calls, the last one first, and start over."""
         calls = [*self._last, *(call for call in self._calls if all(call is not last for last in self._last))]
         self._calls, self._seen, self._last = [], 0, []
         return calls
+
+    def take_gradients(self) -> list[Slope]:
+        """Return the kept gradients, and start over."""
+        slopes, self._slopes, self._passes = self._slopes, [], 0
+        return slopes
 
 
 class SandboxedModel(Remote):

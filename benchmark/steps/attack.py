@@ -85,8 +85,10 @@ class Attack(EvaluationStep):
         from benchmark.attacks.ball import distances
         from benchmark.attacks.engine.slots import fuller
         from benchmark.attacks.prediction import Predictions, logits, margins
+        from benchmark.evaluation.asked_again import false_slopes
         from benchmark.evaluation.division import inspect
         from benchmark.evaluation.evidence import proportion
+        from benchmark.evaluation.indicators import true_gradients
         from benchmark.evaluation.run_attack import run_suite
         from benchmark.records.accuracy import AttackResult
 
@@ -106,6 +108,9 @@ class Attack(EvaluationStep):
         ):  # fmt: skip
             with subject.spares.pop()() if subject.asked else nullcontext() as other:
                 after = _attacked_afresh(work, subject, other, spec, state, after)
+                if other is not None and subject.asked and not is_open:
+                    signal = true_gradients(*false_slopes(other, subject.asked.take_gradients(), subject.device))
+                    state.warnings += [signal.measured] if signal else []
             final = None
             if subject.asked and not is_open:  # in the batches of `after`, so that the answers are the same
                 answers = logits(subject.model, state.adversarial, size)

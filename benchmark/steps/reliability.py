@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,15 @@ from benchmark.runtime import files
 from benchmark.specs.rows import Row
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.steps.base import Outcome, Work
-from benchmark.steps.evaluation import EvaluationStep, Subject
+from benchmark.steps.evaluation import EvaluationStep, Subject, ask_again
 
 if TYPE_CHECKING:
     from benchmark.evaluation.indicators import Ran
     from benchmark.evaluation.probes import ProbeResults
     from benchmark.records.reliability import FailureIndicator
+
+
+AMONG = 256  # images of attacks among the questions of this step
 
 
 class Reliability(EvaluationStep):
@@ -48,6 +52,7 @@ class Reliability(EvaluationStep):
         balls = radii(threat, work.row.track.data.shape)
         signals = indicators.failure_indicators(probes, threat, balls) + _asked_otherwise(work, subject, threat)
         signals += _gradients(work, subject)
+        _as_attacked(work, subject)
         ran, objections = _suites(work)
         right = indicators.correct(probes)
         if right.any():
@@ -96,8 +101,47 @@ def _gradients(work: Work, subject: Subject) -> list[FailureIndicator]:
     if subject.asked is None or work.row.submission.division == "open":
         return []
     with subject.spares.pop()() as again:
-        signal = true_gradients(*false_slopes(again, subject.asked.slopes, subject.device))
+        signal = true_gradients(*false_slopes(again, subject.asked.take_gradients(), subject.device))
     return [signal] if signal else []
+
+
+def _as_attacked(work: Work, subject: Subject) -> None:
+    """Compare the answers here with those in the suites' steps, about the images that the attacks ended with.
+
+    A model may know which step asks it. So some of these images are then asked again among the questions of this step, where
+    it cannot tell them from those of the probes.
+
+    Raises:
+        BenchmarkError: an answer differs in the closed division.
+    """
+    import pyarrow.parquet as pq
+    import torch
+    from safetensors.torch import load_file
+
+    from benchmark.attacks.prediction import logits
+    from benchmark.evaluation.asked_again import compare_with_attack
+    from benchmark.records.evidence import column
+
+    if subject.asked is None or work.row.submission.division == "open":
+        return
+    images, answers = [], []
+    for folder in [folder for folder in work.reads if folder.name.startswith("attack-")]:
+        evidence = pq.read_table(folder / "evidence.parquet")
+        kept = folder / "images.safetensors"
+        for attack, attacked in load_file(kept if kept.exists() else folder / "adversarial.safetensors").items():
+            given = logits(subject.model, attacked.to(subject.device), subject.batch_size)
+            prediction, margin = (
+                torch.tensor(column(evidence, f"{attack}:{name}")).to(subject.device)
+                for name in ("prediction", "margin")
+            )
+            compare_with_attack(given, subject.labels, prediction, margin, work.row.name, attack)
+            images.append(attacked)
+            answers.append(given.cpu())
+    if images:
+        chosen = torch.randperm(sum(map(len, images)), generator=torch.Generator().manual_seed(secrets.randbits(63)))[
+            :AMONG
+        ]
+        ask_again(work, subject, final=(torch.cat(images)[chosen], torch.cat(answers)[chosen]))
 
 
 def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults:

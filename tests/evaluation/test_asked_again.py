@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import one_hot
 
+from benchmark.attacks.prediction import margins
 from benchmark.certificates.smoothing import smooth
 from benchmark.evaluation.asked_again import (
     ROUNDING,
@@ -22,6 +23,7 @@ from benchmark.evaluation.asked_again import (
     check_answers,
     check_radii,
     compare,
+    compare_with_attack,
     false_slopes,
 )
 from benchmark.runtime.errors import BenchmarkError
@@ -245,7 +247,7 @@ def test_gradients_are_compared_with_the_answers(lies, false) -> None:
     (true,) = torch.autograd.grad((honest(images) * above).sum(), images)
     for image, of_logits, of_image in zip(images, above, lies(true), strict=True):
         asked.add_gradient(image[None], of_logits[None], of_image[None])
-    found, checked = false_slopes(Model(function), asked.slopes, torch.device("cpu"))
+    found, checked = false_slopes(Model(function), asked.take_gradients(), torch.device("cpu"))
     assert abs(found - false) <= 3
     assert checked >= 95
     assert false_slopes(Model(function), [], torch.device("cpu")) == (0, 0)
@@ -256,9 +258,22 @@ def test_a_kept_gradient_is_a_copy() -> None:
     asked, batch = Asked(whole=False), torch.zeros(400, 3, 8, 8)
     asked.add_gradient(batch, torch.zeros(400, 10), batch)
     batch += 1
-    for tensor in asked.slopes[0]:
+    for tensor in asked.take_gradients()[0]:
         assert not tensor.any()
         assert tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def test_answers_are_compared_with_those_that_an_attack_noted() -> None:
+    answers, labels = PLAIN + torch.arange(300)[:, None] / 1e3, torch.full((300,), 2)
+    predictions, noted = answers.argmax(1), margins(answers, labels)
+    compare_with_attack(answers * (1 + 1e-5), labels, predictions, noted, "Row", "pgd")
+    for wrong in (noted + 0.01 * (torch.arange(300) == 7), noted.where(torch.arange(300) != 7, math.nan)):
+        with pytest.raises(BenchmarkError, match=r"^Row: 1 of the 300 images that pgd ended with get another answer"):
+            compare_with_attack(answers, labels, predictions, wrong, "Row", "pgd")
+    few = torch.arange(300) < 3  # classes that rounding may turn
+    compare_with_attack(answers, labels, predictions - few.long(), noted, "Row", "pgd")
+    with pytest.raises(BenchmarkError, match=r"^Row: 4 of the 300"):
+        compare_with_attack(answers, labels, predictions - (torch.arange(300) < 4).long(), noted, "Row", "pgd")
 
 
 def assert_refused(kind: Callable[[], Answer], calls: list, count: int, words: str = "get another answer") -> None:

@@ -11,6 +11,7 @@ from tiny_project import edit
 
 from benchmark.records.reliability import Reliability
 from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.confinement import PARTS, available
 
 pytestmark = [
@@ -75,25 +76,46 @@ def build(data):
 """
 
 
-def result(code: str) -> tuple[int, tuple[str, ...]]:
-    """Return how many images AutoAttack leaves, and the signals that speak against the attacks."""
-    Path("submissions/Tiny2026Linear/method.py").write_text(code)
-    for step in ("attack-standard", "attack-papers", "reliability"):
-        run_stage(step, *NAMES)
-    (attack,) = files.read_json(ROW / "attack-standard/fields.json")["attacks"]
-    told = Reliability.model_validate(files.read_json(ROW / "reliability/fields.json")["reliability"])
-    return attack["accuracy"]["count"], tuple(signal.name for signal in told.failing)
+HONEST_ANSWERS = KNOWS.replace("if ATTACKED else y\n", "if False else y\n")
 
 
-def test_a_model_that_knows_which_step_asks_it_is_found_out_by_its_gradients(linear_new) -> None:
-    """Else AutoAttack leaves 14 of 20 images, in place of 5, and no signal speaks against it."""
+@pytest.fixture
+def trained(linear_new) -> None:
     edit("benchmark/tracks/tiny.yaml", OLD, SUITES)
     edit("benchmark/tracks/tiny.yaml", "batch_size: 6", "batch_size: 20")
     edit("submissions/Tiny2026Linear/submission.yaml", "epochs: 2", "epochs: 20")
     run_stage("data", "tiny")
     run_stage("train", *NAMES)
-    told = "gradients are those of the answers"
-    (honest, before), (hidden, against) = result(METHOD), result(KNOWS)
-    assert told not in before
-    assert hidden > honest + 5
-    assert told in against
+
+
+def attack(code: str) -> dict:
+    """Return what AutoAttack finds of a model of this code."""
+    Path("submissions/Tiny2026Linear/method.py").write_text(code)
+    for step in ("attack-standard", "attack-papers"):
+        run_stage(step, *NAMES)
+    return files.read_json(ROW / "attack-standard/fields.json")["attacks"][0]
+
+
+def signals() -> dict[str, bool]:
+    """Return the signals of the step `reliability`, and whether each is sound."""
+    run_stage("reliability", *NAMES)
+    told = Reliability.model_validate(files.read_json(ROW / "reliability/fields.json")["reliability"])
+    return {signal.name: signal.sound for signal in told.signals}
+
+
+def test_a_model_that_answers_otherwise_where_suites_attack_is_refused(trained) -> None:
+    """Else AutoAttack leaves 14 of 20 images, in place of 5, and the probes speak of another function."""
+    assert attack(KNOWS)["accuracy"]["count"] > attack(METHOD)["accuracy"]["count"] + 5
+    assert all(signals().values())
+    attack(KNOWS)
+    with pytest.raises(
+        BenchmarkError, match=r"of the 20 images that .* ended with get another answer in step `reliability`"
+    ):
+        signals()
+
+
+def test_gradients_that_are_false_where_suites_attack_alone_are_told(trained) -> None:
+    assert attack(METHOD)["warnings"] == []
+    (*_, warning) = attack(HONEST_ANSWERS)["warnings"]
+    assert "gradients do not say how the logits change along them" in warning
+    assert not signals()["AutoAttack's own flags"]
