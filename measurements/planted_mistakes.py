@@ -269,7 +269,7 @@ broken images stay robust: robust = clean.correct & state.robust & after.correct
 [steps] tests/hostile/test_rows.py -m slow -k verdict_is
 the verdict's images not asked again: ASKED_AGAIN, final=final) => ASKED_AGAIN)
 [steps] tests/hostile/test_steps.py -m slow -k otherwise
-another function where suites attack: compare_with_attack(given, => (lambda *_: None)(given,
+another function where suites attack: compare(before, after, work => (lambda *_: None)(before, after, work
 [steps] tests/hostile/test_steps.py -m slow -k attack_alone
 an attack's gradients not compared: [signal.measured] if signal else [] => []
 [steps] tests/steps/test_base.py

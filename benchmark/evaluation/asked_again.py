@@ -2,7 +2,7 @@
 
 A model that remembers the clean images could answer an attack's images near them by heart. So some of its questions, chosen
 afterwards, are asked again in a fresh process, in other company and another order (`check_answers`). Images that withstood
-every attack are attacked again in a process that never sees them clean (`broken_afresh`). A network rebuilt from this
+every attack are attacked again in a process that never sees them clean (`attacked_afresh`). A network rebuilt from this
 benchmark's layers is a function and needs neither.
 
 Clopper and Pearson's bound on a smoothed model needs independent votes. A model could know the track's seed, and so the noise
@@ -32,7 +32,7 @@ from torch import nn
 from benchmark.attacks import pgd
 from benchmark.attacks.ball import into_ball
 from benchmark.attacks.gradients import attackable
-from benchmark.attacks.prediction import logits, margins
+from benchmark.attacks.prediction import logits
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.model import Call, SandboxedModel, Slope
 from benchmark.specs.threat import ThreatModel
@@ -93,72 +93,44 @@ def check_answers(
     return lost
 
 
-def broken_afresh(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, index: torch.Tensor, threat: ThreatModel, *,
+def attacked_afresh(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, threat: ThreatModel, *,
     seed: int, batch_size: int, is_open: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Attack the images `index` by PGD from random points of the ball, without a question about their clean versions.
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Attack images by PGD from random points of the ball, without a question about their clean versions.
 
     Args:
         model: in a process that has been asked nothing.
-        images: (n, c, h, w); labels: (n,).
-        index: (m,), of the images that are still classified correctly.
+        images: (n, c, h, w), which are still classified correctly; labels: (n,).
 
     Returns:
-        The broken images: indices (k,), adversarial versions (k, c, h, w), and their logits (k, classes).
+        Where PGD ended (n, c, h, w), and its logits (n, classes).
     """
     parts = []
     with torch.random.fork_rng([images.device] if images.device.type == "cuda" else []):
-        for rows in index.split(batch_size) if threat.eps else ():
-            x, y = images[rows], labels[rows]
+        for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
             attacked = attackable(model, torch.rand_like(x), y)[0] if is_open else model
             moved = pgd.attack(attacked, x, y, threat, seed=seed, steps=STEPS, step_size=STEP * threat.eps)
             moved = into_ball(moved, x, threat, "pgd")
-            answers = logits(model, moved, batch_size)
-            wrong = margins(answers, y) <= 0
-            parts.append((rows[wrong], moved[wrong], answers[wrong]))
-    if not parts:
-        return index[:0], images[:0], images[:0].flatten(1)
-    broken, moved, answers = (torch.cat(part) for part in zip(*parts, strict=True))
-    return broken, moved, answers
+            parts.append((moved, logits(model, moved, batch_size)))
+    moved, answers = (torch.cat(part) for part in zip(*parts, strict=True))
+    return moved, answers
 
 
-def compare(before: torch.Tensor, after: torch.Tensor, row: str) -> None:
-    """Raise a BenchmarkError where two answers (k, classes) to the same questions differ by more than rounding."""
+def compare(
+    before: torch.Tensor, after: torch.Tensor, row: str, where: str = "a process that has seen nothing"
+) -> None:
+    """Raise a BenchmarkError where two answers (k, classes) to the same questions differ by more than rounding. `where` says
+    of which process the second ones are.
+    """
     differing = _differing(before, after)
     if differing.any():
         gap = float((before.double() - after.double()).abs().max())
         raise BenchmarkError(
-            f"{row}: {int(differing.sum())} of {len(before)} images that it was asked about get another answer in a process "
-            f"that has seen nothing, {gap:.3g} apart in a logit; a model of the closed division answers by the image alone: "
+            f"{row}: {int(differing.sum())} of {len(before)} images that it was asked about get another answer in {where}, "
+            f"{gap:.3g} apart in a logit; a model of the closed division answers by the image alone: "
             "let it keep nothing from one call to the next, and let nothing depend on the batch"
         )
-
-
-def compare_with_attack(
-    answers: torch.Tensor,
-    labels: torch.Tensor,
-    predictions: torch.Tensor,
-    distances: torch.Tensor,
-    row: str,
-    attack: str,
-) -> None:
-    """Raise a BenchmarkError where answers (n, classes) about the images that an attack ended with differ by more than
-    rounding from the predictions and margins (n,) that its step noted.
-    """
-    allowed = 2 * ROUNDING.get(answers.dtype, 0.0) * (1 + answers.double().abs().amax(1))
-    apart = ~((margins(answers, labels).double() - distances.double()).abs() <= allowed)
-    turned = answers.argmax(1) != predictions
-    differing = apart | turned if turned.sum() > _few(len(answers)) else apart
-    if differing.any():
-        raise BenchmarkError(
-            f"{row}: {int(differing.sum())} of the {len(answers)} images that {attack} ended with get another answer in step "
-            "`reliability`; a model of the closed division answers by the image alone, in every process"
-        )
-
-
-def _few(count: int) -> float:
-    return max(2, FEW * count)
 
 
 def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
@@ -172,7 +144,7 @@ def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     alike = (gap <= allowed) & allowed.isfinite()
     apart = ~(alike | (before.double() == after.double()).all(1))
     turned = before.argmax(1) != after.argmax(1)
-    return apart | turned if turned.sum() > _few(len(before)) else apart
+    return apart | turned if turned.sum() > max(2, FEW * len(before)) else apart
 
 
 def false_slopes(again: nn.Module, slopes: Sequence[Slope], device: torch.device) -> tuple[int, int]:

@@ -100,6 +100,7 @@ class Attack(EvaluationStep):
             wide = fuller(size, subject.images, facts.flops)
         columns: dict[str, torch.Tensor] = {}
         adversarial: dict[str, torch.Tensor] = {}
+        answered: dict[str, torch.Tensor] = {}  # for the step `reliability`
         results = []
         for spec, state, after in run_suite(
             subject.model, subject.images, subject.labels, self.specs, batch_size=size, folder=work.blocks,
@@ -107,7 +108,7 @@ class Attack(EvaluationStep):
             together=subject.together, wide=wide,
         ):  # fmt: skip
             with subject.spares.pop()() if subject.asked else nullcontext() as other:
-                after = _attacked_afresh(work, subject, other, spec, state, after)
+                after = _attacked_afresh(work, subject, other, spec, state, after, answered)
                 if other is not None and subject.asked and not is_open:
                     signal = true_gradients(*false_slopes(other, subject.asked.take_gradients(), subject.device))
                     state.warnings += [signal.measured] if signal else []
@@ -116,6 +117,7 @@ class Attack(EvaluationStep):
                 answers = logits(subject.model, state.adversarial, size)
                 after = Predictions(answers.argmax(1), margins(answers, subject.labels))
                 final = state.adversarial, answers
+                answered[spec.id] = answers
             # in another process: an attack's gradients tell a model the labels
             lost = ask_again(work, subject, ASKED_AGAIN, final=final)
             state.robust &= ~lost if lost is not None else True
@@ -143,8 +145,12 @@ class Attack(EvaluationStep):
             "sha256": {f"adversarial images {self.what}": files.sha256_bytes(images)},
         }
         kept = work.settings["kept"]
-        files_ = {"adversarial.safetensors": images}
-        return Outcome(columns, fields, images=adversarial if kept else {}, files={} if kept else files_)
+        files_ = {} if kept else {"adversarial.safetensors": images}
+        if answered:
+            files_["answered.safetensors"] = save(
+                {name: tensor.cpu().contiguous() for name, tensor in answered.items()}
+            )
+        return Outcome(columns, fields, images=adversarial if kept else {}, files=files_)
 
 
 def _attacked_afresh(
@@ -154,33 +160,42 @@ def _attacked_afresh(
     spec: AttackSpec,
     state: AttackState,
     after: Predictions,
+    answered: dict[str, torch.Tensor],
 ) -> Predictions:
     """Attack the images that are still classified correctly in the process of `other`, which never saw them clean.
 
     Return the predictions on the images that `state` then holds. An image that AutoAttack left and this attack breaks
-    counts as broken. Another attack may be weaker, and its number stays its own.
+    counts as broken. Another attack may be weaker, and its number stays its own. A closed model's logits where the attack
+    ended are noted in `answered`.
 
     Raises:
         BenchmarkError: in the closed division, `other` answers differently from the attacked model.
     """
-    from benchmark.attacks.prediction import logits, predict
-    from benchmark.evaluation.asked_again import broken_afresh, compare
+    from benchmark.attacks.prediction import logits, margins, predict
+    from benchmark.evaluation.asked_again import attacked_afresh, compare
 
     standing = (subject.clean.correct & state.robust & after.correct).nonzero()[:, 0]
-    if other is None or not len(standing):
+    if other is None or not len(standing) or not spec.threat.eps:
         return after
-    is_open = work.row.submission.division == "open"
-    broken, images, answers = broken_afresh(
-        other, subject.images, subject.labels, standing, spec.threat,
-        seed=spec.seed, batch_size=subject.batch_size, is_open=is_open,
-    )  # fmt: skip
-    if not len(broken):
-        return after
+    is_open, labels = work.row.submission.division == "open", subject.labels[standing]
+    moved, answers = attacked_afresh(
+        other,
+        subject.images[standing],
+        labels,
+        spec.threat,
+        seed=spec.seed,
+        batch_size=subject.batch_size,
+        is_open=is_open,
+    )
     if not is_open:
-        compare(logits(subject.model, images, subject.batch_size), answers, work.row.name)
-    if not passes_for_autoattack(spec.attack):
+        own = logits(subject.model, moved, subject.batch_size)
+        compare(own, answers, work.row.name)
+        answered |= {f"{spec.id}:afresh": moved, f"{spec.id}:afresh logits": own}
+    wrong = margins(answers, labels) <= 0
+    if not wrong.any() or not passes_for_autoattack(spec.attack):
         return after
-    state.adversarial[broken], state.robust[broken] = images, False
+    broken = standing[wrong]
+    state.adversarial[broken], state.robust[broken] = moved[wrong], False
     return predict(subject.model, state.adversarial, subject.labels, subject.batch_size)
 
 

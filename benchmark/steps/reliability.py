@@ -106,7 +106,7 @@ def _gradients(work: Work, subject: Subject) -> list[FailureIndicator]:
 
 
 def _as_attacked(work: Work, subject: Subject) -> None:
-    """Compare the answers here with those in the suites' steps, about the images that the attacks ended with.
+    """Compare the answers here with those in the suites' steps: where each attack ended, and where PGD moved what it left.
 
     A model may know which step asks it. So some of these images are then asked again among the questions of this step, where
     it cannot tell them from those of the probes.
@@ -114,34 +114,34 @@ def _as_attacked(work: Work, subject: Subject) -> None:
     Raises:
         BenchmarkError: an answer differs in the closed division.
     """
-    import pyarrow.parquet as pq
     import torch
     from safetensors.torch import load_file
 
     from benchmark.attacks.prediction import logits
-    from benchmark.evaluation.asked_again import compare_with_attack
-    from benchmark.records.evidence import column
+    from benchmark.evaluation.asked_again import compare
 
     if subject.asked is None or work.row.submission.division == "open":
         return
     images, answers = [], []
     for folder in [folder for folder in work.reads if folder.name.startswith("attack-")]:
-        evidence = pq.read_table(folder / "evidence.parquet")
-        kept = folder / "images.safetensors"
-        for attack, attacked in load_file(kept if kept.exists() else folder / "adversarial.safetensors").items():
-            given = logits(subject.model, attacked.to(subject.device), subject.batch_size)
-            prediction, margin = (
-                torch.tensor(column(evidence, f"{attack}:{name}")).to(subject.device)
-                for name in ("prediction", "margin")
-            )
-            compare_with_attack(given, subject.labels, prediction, margin, work.row.name, attack)
-            images.append(attacked)
-            answers.append(given.cpu())
-    if images:
-        chosen = torch.randperm(sum(map(len, images)), generator=torch.Generator().manual_seed(secrets.randbits(63)))[
-            :AMONG
-        ]
-        ask_again(work, subject, final=(torch.cat(images)[chosen], torch.cat(answers)[chosen]))
+        kept, noted = folder / "images.safetensors", folder / "answered.safetensors"
+        attacked = load_file(kept if kept.exists() else folder / "adversarial.safetensors")
+        answered = load_file(noted) if noted.exists() else {}  # none of a suite that ran without a sandbox
+        for attack in [name for name in attacked if name in answered]:
+            pairs = [(attacked[attack], answered[attack])]
+            if f"{attack}:afresh" in answered:
+                pairs.append((answered[f"{attack}:afresh"], answered[f"{attack}:afresh logits"]))
+            for moved, before in pairs:
+                after = logits(subject.model, moved.to(subject.device), subject.batch_size).cpu()
+                compare(before, after, work.row.name, f"step {work.name} than in {folder.name}")
+                images.append(moved)
+                answers.append(after)
+    if not images:
+        return
+    chosen = torch.randperm(sum(map(len, images)), generator=torch.Generator().manual_seed(secrets.randbits(63)))[
+        :AMONG
+    ]
+    ask_again(work, subject, final=(torch.cat(images)[chosen], torch.cat(answers)[chosen]))
 
 
 def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults:

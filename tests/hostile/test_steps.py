@@ -108,9 +108,7 @@ def test_a_model_that_answers_otherwise_where_suites_attack_is_refused(trained) 
     assert attack(KNOWS)["accuracy"]["count"] > attack(METHOD)["accuracy"]["count"] + 5
     assert all(signals().values())
     attack(KNOWS)
-    with pytest.raises(
-        BenchmarkError, match=r"of the 20 images that .* ended with get another answer in step `reliability`"
-    ):
+    with pytest.raises(BenchmarkError, match=r"get another answer in step reliability than in attack-standard"):
         signals()
 
 
