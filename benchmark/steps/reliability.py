@@ -138,9 +138,8 @@ def _as_attacked(work: Work, subject: Subject) -> None:
                 answers.append(after)
     if not images:
         return
-    chosen = torch.randperm(sum(map(len, images)), generator=torch.Generator().manual_seed(secrets.randbits(63)))[
-        :AMONG
-    ]
+    generator = torch.Generator().manual_seed(secrets.randbits(63))  # unknown to the model
+    chosen = torch.randperm(sum(map(len, images)), generator=generator)[:AMONG]
     ask_again(work, subject, final=(torch.cat(images)[chosen], torch.cat(answers)[chosen]))
 
 
