@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import stat
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -87,7 +88,8 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
-            rule = _Beneath(rights if path.is_dir() else rights & OF_FILES, place)
+            is_folder = stat.S_ISDIR(os.fstat(place).st_mode)
+            rule = _Beneath(rights if is_folder else rights & OF_FILES, place)
             _call(ADD, ctypes.c_int(ruleset), ctypes.c_int(PATH_BENEATH), ctypes.byref(rule), ctypes.c_uint32(0))
         finally:
             os.close(place)
