@@ -2,7 +2,8 @@
 
 A model that remembers the clean images could answer an attack's images near them by heart. So some of its questions, chosen
 afterwards, are asked again in a fresh process, in other company and another order (`check_answers`). Images that withstood
-every attack are attacked again in a process that never sees them clean (`attacked_afresh`). A network rebuilt from this
+every attack are attacked again in a process that never sees them clean (`attacked_afresh`). Gradients are compared with the
+answers (`false_slopes`). A network rebuilt from this
 benchmark's layers is a function and needs neither.
 
 Clopper and Pearson's bound on a smoothed model needs independent votes. A model could know the track's seed, and so the noise
@@ -37,31 +38,38 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.model import Call, SandboxedModel, Slope
 from benchmark.specs.threat import ThreatModel
 
-# by which rounding may change an answer, relative to 1 + the largest logit
+# by which rounding may change an answer, relative to the spread of its logits
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 FEW = 0.01  # share of the answers, at least two, that may get another class by rounding
+FLAT = 0.05  # share of the answers whose logits may lie closer together than rounding's limit supposes
 CHANCE = 1e-6  # probability, over the new noise, of refusing sound votes
 COMPANY = 32  # images in a call that asks again
 STEPS, STEP = 20, 0.1  # of the new attack, and its step in radii
-# Of the check of a gradient, in this order: length of the step along it; share of the promised change that the answers may
-# miss, since networks have kinks; rounding of a logit, in units of its last place; share of a large gradient's length below
-# which a gradient counts as false; share of a gradient that has to lie inside the box; smallest number not taken for 0.
-ALONG, MISSED, ROUNDINGS, TINY, OF_WHOLE, LEAST = 1e-3, 0.5, 16, 1e-3, 0.3, 1e-20
+# Of the check of a gradient, in this order: the shortest and the longest step along it; share of the promised change that the
+# answers may miss, since networks have kinks; rounding of a logit, in units of its last place; share of a large gradient's
+# length below which a gradient counts as false; smallest number not taken for 0.
+ALONG, FURTHEST, MISSED, ROUNDINGS, TINY, LEAST = 1e-3, 0.1, 0.5, 16, 1e-3, 1e-20
+Compared = tuple[int, int, int]  # of gradients: how many are false, were compared, and are there
 
 
 def check_answers(
-    again: nn.Module, calls: Sequence[Call], images: torch.Tensor, *, count: int, row: str, is_open: bool
-) -> torch.Tensor:
+    again: nn.Module, calls: Sequence[Call], images: torch.Tensor, slopes: Sequence[Slope], *,
+    count: int, row: str, is_open: bool,
+) -> tuple[torch.Tensor, Compared]:  # fmt: skip
     """Ask again about all images of the first of the calls of a model, which decides, and about `count` of the others.
 
+    Among them it asks about a point beside the image of each gradient in `slopes` (`false_slopes`), which looks like the
+    other questions.
+
     Args:
-        calls: the one that decides, then the others.
         again: the same model in a process that has been asked nothing, or nothing about clean images.
+        calls: the one that decides, then the others.
         images: (n, c, h, w), the clean evaluation images.
+        slopes: gradients that the model gave.
 
     Returns:
         (n,) bool: images near which a model of the open division gives another answer. As it draws noise, the same calls are
-        made again with the same noise.
+        made again with the same noise. And in the closed division the result of `false_slopes`.
 
     Raises:
         BenchmarkError: an answer of a model of the closed division differs by more than rounding.
@@ -77,20 +85,22 @@ def check_answers(
         last = len(calls[0][0])
         others = last + torch.randperm(len(questions) - last, generator=generator)[:count]
         chosen = torch.cat([torch.arange(last), others])
-        chosen = chosen[torch.randperm(len(chosen), generator=generator)]
-        is_clean = _among(questions[chosen], images)
+        asked = torch.cat([questions[chosen], beside(slopes)] if slopes else [questions[chosen]])
+        order = torch.randperm(len(asked), generator=generator)
+        is_clean = _among(asked, images)[order]
         # clean images last: a model that waits for one would then lie about the others again
-        parts = [chosen[~is_clean], chosen[is_clean]]
-        answers = [logits(again, questions[part].to(images.device), COMPANY).cpu() for part in parts if len(part)]
-        compare(before[torch.cat(parts)], torch.cat(answers), row)
-        return lost
+        parts = [order[~is_clean], order[is_clean]]
+        answers = [logits(again, asked[part].to(images.device), COMPANY).cpu() for part in parts if len(part)]
+        after = torch.cat(answers)[torch.cat(parts).argsort()]
+        compare(before[chosen], after[: len(chosen)], row)
+        return lost, false_slopes(slopes, after[len(chosen) :])
     assert isinstance(again, SandboxedModel)
     # calls about clean images last, for the same reason
     for questions, before, seed in sorted(calls, key=lambda call: int(_among(call[0], images).sum())):
         after = again.ask_logits(questions.to(images.device), seed=seed)[0].cpu()
         for question in questions[_differing(before, after)]:
             lost[(images.cpu() - question).flatten(1).norm(dim=1).argmin()] = True
-    return lost
+    return lost, (0, 0, 0)
 
 
 def attacked_afresh(
@@ -134,45 +144,61 @@ def compare(
 
 
 def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Return (k,) bool: answers that differ by more than rounding. More than a few other classes count too, since an offset
-    common to all logits makes rounding large enough to hide in.
+    """Return (k,) bool: answers that differ by more than rounding, whatever offset and scale their logits share. More than a
+    few other classes count too.
     """
     if before.shape != after.shape:
         return torch.ones(len(before), dtype=torch.bool)
     gap = (before.double() - after.double()).abs().amax(1)
-    allowed = ROUNDING.get(before.dtype, 0.0) * (1 + before.double().abs().amax(1))
+    spread = before.double().amax(1) - before.double().amin(1)
+    if len(spread):
+        spread = spread.clamp(min=float(spread.nan_to_num(0, 0, 0).quantile(FLAT)))
+    allowed = ROUNDING.get(before.dtype, 0.0) * spread
     alike = (gap <= allowed) & allowed.isfinite()
     apart = ~(alike | (before.double() == after.double()).all(1))
     turned = before.argmax(1) != after.argmax(1)
     return apart | turned if turned.sum() > max(2, FEW * len(before)) else apart
 
 
-def false_slopes(again: nn.Module, slopes: Sequence[Slope], device: torch.device) -> tuple[int, int]:
-    """Return how many of these gradients are not those of the answers, and how many could be checked.
+def beside(slopes: Sequence[Slope]) -> torch.Tensor:
+    """Return a point (k, c, h, w) beside the image of each gradient: a small step along it, inside the box. The step is long
+    enough for the logits to show it.
+    """
+    images, _, _, gradients = (torch.stack(parts) for parts in zip(*slopes, strict=True))
+    along = gradients.double().nan_to_num(0, 0, 0)
+    length = along.flatten(1).norm(dim=1).clamp(min=LEAST)
+    step = (8 * _rounding(slopes) / length).clamp(ALONG, FURTHEST) / length
+    return (images + step.view(-1, *[1] * (images.ndim - 1)) * along).clamp(0, 1).to(images.dtype)
 
-    No answer shows a false gradient. So `again` is asked on both sides of each image, a small step along the gradient and
-    inside the box, and its logits should change as the gradient says. A gradient far smaller than others counts as false: an
-    attack follows its direction all the same.
+
+def false_slopes(slopes: Sequence[Slope], after: torch.Tensor) -> Compared:
+    """Return how many of these gradients are not those of the answers, how many could be compared, and how many there are.
+
+    No answer shows a false gradient. So the logits `after` (k, classes) of the points `beside` should differ from those of
+    the images as the gradients say. A gradient far smaller than others counts as false: an attack follows its direction all
+    the same.
     """
     if not slopes:
-        return 0, 0
-    images, above, gradients = (torch.stack(parts) for parts in zip(*slopes, strict=True))
-    whole = gradients.double().nan_to_num(0, 0, 0)
-    along = whole * ((images > ALONG) & (images < 1 - ALONG))
-    length, of_whole = (tensor.flatten(1).norm(dim=1) for tensor in (along, whole))
-    steps = along / length.clamp(min=LEAST).view(-1, *[1] * (images.ndim - 1))
-    sides = torch.cat([images + ALONG * steps, images - ALONG * steps]).float()
-    after, before = logits(again, sides.to(device), 4 * COMPANY).double().cpu().chunk(2)
-    weight, change, due = above.double().abs().sum(1), ((after - before) * above.double()).sum(1), 2 * ALONG * length
-    rounding = ROUNDINGS * torch.finfo(above.dtype).eps * (1 + after.abs().amax(1)) * weight
-    asked = weight > LEAST
+        return 0, 0, 0
+    images, before, above, gradients = (torch.stack(parts).double() for parts in zip(*slopes, strict=True))
+    along, weight = gradients.nan_to_num(0, 0, 0), above.abs().sum(1)
+    change = ((after.double() - before) * above).sum(1)
+    due = ((beside(slopes).double() - images) * along).flatten(1).sum(1)
+    rounding, asked = _rounding(slopes), weight > LEAST
     if not asked.any():
-        return 0, 0
-    size = of_whole / weight.clamp(min=LEAST)
+        return 0, 0, 0
+    size = along.flatten(1).norm(dim=1) / weight.clamp(min=LEAST)
     tiny = asked & (size < TINY * size[asked].quantile(0.9))
-    clear = asked & (length > OF_WHOLE * of_whole) & (due > 4 * rounding)
-    false = tiny | (clear & ((change - due).abs() > MISSED * due + rounding))
-    return int(false.sum()), int((tiny | clear).sum())
+    clear = asked & (due > 4 * rounding)
+    false = tiny | (clear & ~((change - due).abs() <= MISSED * due + rounding))
+    return int(false.sum()), int((tiny | clear).sum()), int(asked.sum())
+
+
+def _rounding(slopes: Sequence[Slope]) -> torch.Tensor:
+    """Return by how much rounding may move what each gradient is of."""
+    _, answers, above, _ = zip(*slopes, strict=True)
+    of_logit = ROUNDINGS * torch.finfo(answers[0].dtype).eps * torch.stack(answers).double().abs().amax(1)
+    return of_logit * torch.stack(above).double().abs().sum(1)
 
 
 def _among(questions: torch.Tensor, images: torch.Tensor) -> torch.Tensor:

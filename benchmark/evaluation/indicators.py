@@ -10,7 +10,7 @@ Nothing is run here. Counts are of the images that are correct when clean.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -265,13 +265,20 @@ def _missed(name: str, words: str, counts: dict[str, int], n: int) -> FailureInd
     return indicator(name, words + measured, all(count <= allowance(n) for count in counts.values()))
 
 
-def true_gradients(false: int, checked: int) -> FailureIndicator | None:
-    """Return a warning if more than a few of the checked gradients are not those of the answers, else None.
+def true_gradients(compared: Mapping[str, tuple[int, int, int]]) -> FailureIndicator | None:
+    """Return a warning if more than a few gradients are not those of the answers, or most could not be compared; else None.
 
-    Of some 3,000 gradients of twelve published digits rows none was false.
+    Args:
+        compared: by the attack or step that was given the gradients: how many are false, were compared, and were kept. None
+            of some {MEASURED} gradients of eight published digits rows was false.
     """
-    words = f"{false} of {checked} gradients do not say how the logits change along them"
-    return indicator("gradients are those of the answers", words, False) if false > max(2, FALSE * checked) else None
+    words = []
+    for where, (false, clear, kept) in compared.items():
+        if false > max(2, FALSE * clear):
+            words.append(f"{where}: {false} of {clear} gradients do not say how the logits change along them")
+        elif kept - clear > max(2, kept / 2):
+            words.append(f"{where}: {kept - clear} of {kept} gradients are smaller than the rounding of the logits")
+    return indicator("gradients are those of the answers", "; ".join(words), False) if words else None
 
 
 def probes_find_nothing_new(ran: list[Ran], probed: np.ndarray, threat: ThreatModel) -> FailureIndicator | None:

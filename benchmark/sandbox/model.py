@@ -41,7 +41,8 @@ from benchmark.specs.rows import Row
 WIDEST = 8  # bytes of a number
 CALLS, ROWS, WHOLE_CALLS = 64, 32, 32  # calls that `Asked` keeps, images of each, and calls that are kept whole
 Call = tuple[torch.Tensor, torch.Tensor, int | None]
-Slope = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # an image, the gradient of its logits, and of the image
+# an image, its logits, a gradient of these logits, and that of the image
+Slope = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 SLOPES = 256  # gradients that `Asked` keeps, of an image each
 CALL_SECONDS = 600.0  # for one pass of the model, forwards or backwards, and for building it
 
@@ -58,6 +59,7 @@ class Asked:
         self._most = WHOLE_CALLS if whole else CALLS
         self._calls, self._seen, self._last = list[Call](), 0, list[Call]()
         self._slopes, self._passes = list[Slope](), 0
+        self.dtype = torch.float32  # of the last answers
 
     def add(self, images: torch.Tensor, answers: torch.Tensor, seed: int | None) -> None:
         """Note a call: images (n, c, h, w), logits (n, classes), and the seed of the model's noise."""
@@ -67,22 +69,26 @@ class Asked:
         if not self._whole and len(rows) > ROWS:
             rows = self._random.sample(rows, ROWS)
         call = images.detach()[rows].cpu(), answers.detach()[rows].cpu(), seed
-        self._last = [call]
+        self._last, self.dtype = [call], answers.dtype
         if self._seen <= self._most:
             self._calls.append(call)
         elif place < self._most:
             self._calls[place] = call
 
-    def add_gradient(self, images: torch.Tensor, above: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Note the gradients of one of the images (n, c, h, w), by that of its logits (n, classes)."""
+    def add_gradient(
+        self, images: torch.Tensor, answers: torch.Tensor, above: torch.Tensor, gradient: torch.Tensor
+    ) -> None:
+        """Note the gradient of one of the images (n, c, h, w), by its logits among the answers (n, classes) and theirs."""
         place = self._random.randrange(self._passes + 1)
         self._passes += 1
         if len(self._slopes) < SLOPES:
             place = len(self._slopes)
         if place < SLOPES:
             row = self._random.randrange(len(images))
-            image, of_logits, of_image = (tensor.detach()[row].cpu().clone() for tensor in (images, above, gradient))
-            self._slopes[place : place + 1] = [(image, of_logits, of_image)]
+            image, own, of_logits, of_image = (
+                tensor.detach()[row].cpu().clone() for tensor in (images, answers, above, gradient)
+            )
+            self._slopes[place : place + 1] = [(image, own, of_logits, of_image)]
 
     def take(self) -> list[Call]:
         """Return the kept calls, the last one first, and start over."""
@@ -207,8 +213,8 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: torch.Tensor, model: SandboxedModel) -> torch.Tensor:
         ctx.model, ctx.ticket, ctx.shape = model, next(model.tickets), images.shape
-        ctx.images = images.detach() if model.asked is not None else None
         answers, follows = model.ask_logits(images, ctx.ticket)
+        ctx.asked = (images.detach(), answers.detach()) if model.asked is not None else None
         if not follows:
             ctx.mark_non_differentiable(answers)
         weakref.finalize(ctx, model.released.append, ctx.ticket)
@@ -218,8 +224,8 @@ class _Pass(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None]:
         slope = ctx.model.ask_gradient(ctx.ticket, gradient, ctx.shape)
-        if slope is not None and ctx.images is not None and len(slope):
-            ctx.model.asked.add_gradient(ctx.images, gradient, slope)
+        if slope is not None and ctx.asked is not None and len(slope):
+            ctx.model.asked.add_gradient(*ctx.asked, gradient, slope)
         return slope, None
 
 

@@ -80,15 +80,14 @@ class Attack(EvaluationStep):
         return 2 * len(self.specs) + 1  # for each attack and its questions, and one for the other questions
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
+        import torch
         from safetensors.torch import save
 
         from benchmark.attacks.ball import distances
         from benchmark.attacks.engine.slots import fuller
         from benchmark.attacks.prediction import Predictions, logits, margins
-        from benchmark.evaluation.asked_again import false_slopes
         from benchmark.evaluation.division import inspect
         from benchmark.evaluation.evidence import proportion
-        from benchmark.evaluation.indicators import true_gradients
         from benchmark.evaluation.run_attack import run_suite
         from benchmark.records.accuracy import AttackResult
 
@@ -109,9 +108,6 @@ class Attack(EvaluationStep):
         ):  # fmt: skip
             with subject.spares.pop()() if subject.asked else nullcontext() as other:
                 after = _attacked_afresh(work, subject, other, spec, state, after, answered)
-                if other is not None and subject.asked and not is_open:
-                    signal = true_gradients(*false_slopes(other, subject.asked.take_gradients(), subject.device))
-                    state.warnings += [signal.measured] if signal else []
             final = None
             if subject.asked and not is_open:  # in the batches of `after`, so that the answers are the same
                 answers = logits(subject.model, state.adversarial, size)
@@ -119,8 +115,10 @@ class Attack(EvaluationStep):
                 final = state.adversarial, answers
                 answered[spec.id] = answers
             # in another process: an attack's gradients tell a model the labels
-            lost = ask_again(work, subject, ASKED_AGAIN, final=final)
+            lost, compared = ask_again(work, subject, ASKED_AGAIN, final=final)
             state.robust &= ~lost if lost is not None else True
+            if final is not None:
+                answered[f"{spec.id}:gradients"] = torch.tensor(compared)
             # a random model may answer differently the second time: an image that it once got wrong in the ball is lost
             robust = clean.correct & state.robust & after.correct
             moved = distances(state.adversarial, subject.images)
@@ -188,8 +186,9 @@ def _attacked_afresh(
         is_open=is_open,
     )
     if not is_open:
+        assert subject.asked is not None
         own = logits(subject.model, moved, subject.batch_size)
-        compare(own, answers, work.row.name)
+        compare(own.to(subject.asked.dtype), answers.to(subject.asked.dtype), work.row.name)
         answered |= {f"{spec.id}:afresh": moved, f"{spec.id}:afresh logits": own}
     wrong = margins(answers, labels) <= 0
     if not wrong.any() or not passes_for_autoattack(spec.attack):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from benchmark.attacks.prediction import Predictions
+    from benchmark.evaluation.asked_again import Compared
     from benchmark.sandbox.model import Asked, Spare
 
 
@@ -97,12 +98,15 @@ class EvaluationStep(Step):
         }
 
     def run(self, work: Work) -> Outcome:
+        from benchmark.evaluation.indicators import true_gradients
+
         with self._subject(work) as (subject, shared, wall):
             try:
                 outcome = self.evaluate(work, subject)
             except BenchmarkError:
-                with suppress(BenchmarkError):
-                    ask_again(work, subject)  # the next run resumes from the scratch folder
+                with suppress(BenchmarkError):  # the next run resumes from the scratch folder
+                    if true_gradients({work.name: ask_again(work, subject)[1]}):
+                        shutil.rmtree(work.scratch)
                 raise
             ask_again(work, subject)
         return replace(outcome, columns={**shared, **outcome.columns}, fields={**outcome.fields, "wall": wall})
@@ -158,7 +162,7 @@ def ask_again(
     count: int = ASKED_AGAIN,
     other: torch.nn.Module | None = None,
     final: tuple[torch.Tensor, torch.Tensor] | None = None,
-) -> torch.Tensor | None:
+) -> tuple[torch.Tensor | None, Compared]:
     """Ask again `count` of the images that the model was asked about since the last call (evaluation/asked_again.py).
 
     Args:
@@ -166,22 +170,23 @@ def ask_again(
         final: images (k, c, h, w) and their logits, which decide: all of them are asked again, in place of the last call's.
 
     Returns:
-        (n,) bool: in the open division, the images with a different answer; None for a rebuilt network.
+        (n,) bool: in the open division, the images with a different answer; None for a rebuilt network. And of the gradients
+        that the model gave since then, how many are not those of its answers (`false_slopes`).
 
     Raises:
         BenchmarkError: an answer differs in the closed division. The step's unfinished work is removed.
     """
     from benchmark.evaluation.asked_again import check_answers
 
-    calls = subject.asked.take() if subject.asked else []
+    calls, slopes = (subject.asked.take(), subject.asked.take_gradients()) if subject.asked else ([], [])
     if not calls or (other is None and not subject.spares):
-        return None
+        return None, (0, 0, 0)
     if final is not None:
         calls[0] = final[0].cpu(), final[1].to(calls[0][1]), None  # rounding is judged by the dtype
     is_open = work.row.submission.division == "open"
     try:
         with nullcontext(other) if other is not None else subject.spares.pop()() as again:
-            return check_answers(again, calls, subject.images, count=count, row=work.row.name, is_open=is_open)
+            return check_answers(again, calls, subject.images, slopes, count=count, row=work.row.name, is_open=is_open)
     except BenchmarkError:
         shutil.rmtree(work.scratch)
         raise

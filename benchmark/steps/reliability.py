@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from benchmark.records.reliability import FailureIndicator
 
 
-AMONG = 256  # images of attacks among the questions of this step
+AMONG = 32  # images of an attack, broken and standing ones, among the questions of this step
 
 
 class Reliability(EvaluationStep):
@@ -26,7 +26,6 @@ class Reliability(EvaluationStep):
 
     refusal = "track {track} declares no attack in a ball larger than a point; there is nothing to probe"
     attacks = True
-    spares = 2  # for the questions, and for the gradients
 
     @classmethod
     def applies(cls, row: Row) -> bool:
@@ -51,8 +50,7 @@ class Reliability(EvaluationStep):
         probes = _measured(work, subject, threat)
         balls = radii(threat, work.row.track.data.shape)
         signals = indicators.failure_indicators(probes, threat, balls) + _asked_otherwise(work, subject, threat)
-        signals += _gradients(work, subject)
-        _as_attacked(work, subject)
+        signals += _as_attacked(work, subject)
         ran, objections = _suites(work)
         right = indicators.correct(probes)
         if right.any():
@@ -93,23 +91,11 @@ def _asked_otherwise(work: Work, subject: Subject, threat: ThreatModel) -> list[
     return signals
 
 
-def _gradients(work: Work, subject: Subject) -> list[FailureIndicator]:
-    """Check a sample of the gradients that the model gave here, in a process that has seen nothing."""
-    from benchmark.evaluation.asked_again import false_slopes
-    from benchmark.evaluation.indicators import true_gradients
-
-    if subject.asked is None or work.row.submission.division == "open":
-        return []
-    with subject.spares.pop()() as again:
-        signal = true_gradients(*false_slopes(again, subject.asked.take_gradients(), subject.device))
-    return [signal] if signal else []
-
-
-def _as_attacked(work: Work, subject: Subject) -> None:
+def _as_attacked(work: Work, subject: Subject) -> list[FailureIndicator]:
     """Compare the answers here with those in the suites' steps: where each attack ended, and where PGD moved what it left.
 
     A model may know which step asks it. So some of these images are then asked again among the questions of this step, where
-    it cannot tell them from those of the probes.
+    it cannot tell them from those of the probes. Return a warning if gradients here or there are not those of the answers.
 
     Raises:
         BenchmarkError: an answer differs in the closed division.
@@ -119,28 +105,32 @@ def _as_attacked(work: Work, subject: Subject) -> None:
 
     from benchmark.attacks.prediction import logits
     from benchmark.evaluation.asked_again import compare
+    from benchmark.evaluation.indicators import true_gradients
 
     if subject.asked is None or work.row.submission.division == "open":
-        return
-    images, answers = [], []
+        return []
+    images, answers, gradients, dtype = [], [], {}, subject.asked.dtype
+    generator = torch.Generator().manual_seed(secrets.randbits(63))  # unknown to the model
     for folder in [folder for folder in work.reads if folder.name.startswith("attack-")]:
         kept, noted = folder / "images.safetensors", folder / "answered.safetensors"
         attacked = load_file(kept if kept.exists() else folder / "adversarial.safetensors")
         answered = load_file(noted) if noted.exists() else {}  # none of a suite that ran without a sandbox
         for attack in [name for name in attacked if name in answered]:
+            false, compared, given = answered[f"{attack}:gradients"].tolist()
+            gradients[attack] = false, compared, given
             pairs = [(attacked[attack], answered[attack])]
             if f"{attack}:afresh" in answered:
                 pairs.append((answered[f"{attack}:afresh"], answered[f"{attack}:afresh logits"]))
             for moved, before in pairs:
                 after = logits(subject.model, moved.to(subject.device), subject.batch_size).cpu()
-                compare(before, after, work.row.name, f"step {work.name} than in {folder.name}")
-                images.append(moved)
-                answers.append(after)
-    if not images:
-        return
-    generator = torch.Generator().manual_seed(secrets.randbits(63))  # unknown to the model
-    chosen = torch.randperm(sum(map(len, images)), generator=generator)[:AMONG]
-    ask_again(work, subject, final=(torch.cat(images)[chosen], torch.cat(answers)[chosen]))
+                compare(before.to(dtype), after.to(dtype), work.row.name, f"step {work.name} than in {folder.name}")
+                chosen = torch.randperm(len(moved), generator=generator)[:AMONG]
+                images.append(moved[chosen])
+                answers.append(after[chosen])
+    final = (torch.cat(images), torch.cat(answers)) if images else None
+    gradients[work.name] = ask_again(work, subject, final=final)[1]
+    signal = true_gradients(gradients)
+    return [signal] if signal else []
 
 
 def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults:

@@ -19,11 +19,13 @@ from benchmark.evaluation.asked_again import (
     _among,
     _as_often,
     attacked_afresh,
+    beside,
     check_answers,
     check_radii,
     compare,
     false_slopes,
 )
+from benchmark.evaluation.indicators import true_gradients
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.model import CALLS, ROWS, Asked
 from benchmark.specs.threat import ThreatModel
@@ -109,7 +111,7 @@ def checked(kind: Callable[[], Answer]) -> float:
     """The mean radius of votes that pass; the models that are asked again are others of the kind."""
     model = Model(kind)
     votes = smooth(model, IMAGES, range(len(IMAGES)), [0.1, 0.3], **RULES, batch_size=64)
-    check_answers(Model(kind), model.asked.take(), IMAGES, count=240, row="Row", is_open=False)
+    check_answers(Model(kind), model.asked.take(), IMAGES, [], count=240, row="Row", is_open=False)
     spares = [lambda: nullcontext(Model(kind))] * COPIES
     check_radii(spares, IMAGES, votes.prediction, votes.radius, sigma=RULES["sigma"], batch_size=64, row="Row")
     return float(votes.radius.mean())
@@ -184,11 +186,11 @@ def test_each_call_is_kept_as_often_and_the_last_always_and_of_large_calls_some_
 
 
 PLAIN, ZERO = torch.tensor([[1.0, 2.0, 4.0]]).repeat(300, 1), torch.zeros(4, 3)
-OFFSET = torch.tensor([[0.0, 1.0]]).repeat(300, 1) + 1e6  # shared by all logits: rounding as large as any lie
+TIES = torch.tensor([[0.0, 1e-5, -1.0]]).repeat(300, 1)  # rounding may turn some of them
 
 
 def flipped(rows: int) -> torch.Tensor:
-    return torch.cat([OFFSET[:rows].flip(1), OFFSET[rows:]])
+    return torch.cat([TIES[:rows][:, [1, 0, 2]], TIES[rows:]])
 
 
 @pytest.mark.parametrize(
@@ -196,8 +198,11 @@ def flipped(rows: int) -> torch.Tensor:
     [
         *((PLAIN.to(kind), PLAIN.to(kind).double() * (1 + 0.4 * size), 0) for kind, size in ROUNDING.items()),
         *((PLAIN.to(kind), PLAIN.to(kind).double() * (1 + 4.0 * size), 300) for kind, size in ROUNDING.items()),
-        (OFFSET, flipped(3), 0),
-        (OFFSET, flipped(4), 4),
+        (TIES, flipped(3), 0),
+        (TIES, flipped(4), 4),
+        # no lie hides below an offset or a scale that all logits share
+        *((offset + scale * PLAIN, offset + scale * PLAIN.flip(1), 300) for offset, scale in ((3e4, 1), (0, 1e-5))),
+        (PLAIN, PLAIN.where(torch.arange(300)[:, None] > 5, PLAIN[0] + 0.1 * torch.eye(3)[0]), 6),
         *((ZERO, torch.cat([ZERO[:1] + number, ZERO[1:]]), 1) for number in (math.nan, math.inf)),
         *((torch.cat([ZERO[:1] + number, ZERO[1:]]), ZERO, 1) for number in (math.nan, math.inf)),
         (ZERO.long(), torch.eye(4, 3)[[3, 3, 0, 3]], 1),  # logits of whole numbers are not rounded
@@ -238,20 +243,53 @@ def test_robust_images_are_attacked_without_being_shown_clean(norm) -> None:
 def test_gradients_are_compared_with_the_answers(lies, false) -> None:
     generator, asked = torch.Generator().manual_seed(3), Asked(whole=False)
     images = torch.rand(100, 1, 4, 4, generator=generator).requires_grad_()
-    above = torch.randn(100, 3, generator=generator)
-    (true,) = torch.autograd.grad((honest(images) * above).sum(), images)
-    for image, of_logits, of_image in zip(images, above, lies(true), strict=True):
-        asked.add_gradient(image[None], of_logits[None], of_image[None])
-    found, checked = false_slopes(Model(function), asked.take_gradients(), torch.device("cpu"))
-    assert abs(found - false) <= 3
+    above, answers = torch.randn(100, 3, generator=generator), honest(images)
+    (true,) = torch.autograd.grad((answers * above).sum(), images)
+    for kept in zip(images, answers, above, lies(true), strict=True):
+        asked.add_gradient(*(tensor[None] for tensor in kept))
+    slopes = asked.take_gradients()
+    count, checked, kept = false_slopes(slopes, honest(beside(slopes)))
+    assert kept == 100
+    assert abs(count - false) <= 3
     assert checked >= 95
-    assert false_slopes(Model(function), [], torch.device("cpu")) == (0, 0)
+    assert asked.take_gradients() == []
+    assert false_slopes([], torch.zeros(0, 3)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "clear"),
+    [(lambda x: 3e4 + honest(x), True), (lambda x: 1e-5 * honest(x), True), (lambda x: honest(x).bfloat16(), False)],
+)
+def test_false_gradients_do_not_hide_in_rounding(function, clear) -> None:
+    """Where most cannot be compared, as in bfloat16, that is told too."""
+    images = torch.rand(100, 1, 4, 4, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    answers = function(images)
+    (above,) = torch.autograd.grad(
+        answers.float().logsumexp(1).sum() - answers[:, 0].float().sum(), answers, retain_graph=True
+    )
+    (true,) = torch.autograd.grad(answers, images, above)
+    for given, sound in ((true, True), (true.flip(3), False)):
+        slopes = [tuple(t.detach() for t in kept) for kept in zip(images, answers, above, given, strict=True)]
+        compared = false_slopes(slopes, function(beside(slopes)))
+        assert (compared[1] > 50) is clear
+        assert (true_gradients({"pgd": compared}) is None) is (sound and clear)
+
+
+def test_gradients_that_nobody_can_compare_are_told() -> None:
+    for compared, words in (
+        ((3, 40, 40), "pgd: 3 of 40 gradients do not say how the logits change along them"),
+        ((0, 90, 200), "pgd: 110 of 200 gradients are smaller than the rounding of the logits"),
+    ):
+        signal = true_gradients({"apgd": (0, 200, 256), "pgd": compared, "fgsm": (0, 0, 2), "cw": (2, 3, 3)})
+        assert signal is not None
+        assert signal.measured == words
+        assert not signal.sound
 
 
 def test_a_kept_gradient_is_a_copy() -> None:
     """An attack may move its images in place, and a view would keep the whole batch in memory."""
     asked, batch = Asked(whole=False), torch.zeros(400, 3, 8, 8)
-    asked.add_gradient(batch, torch.zeros(400, 10), batch)
+    asked.add_gradient(batch, torch.zeros(400, 10), torch.zeros(400, 10), batch)
     batch += 1
     for tensor in asked.take_gradients()[0]:
         assert not tensor.any()
@@ -261,7 +299,7 @@ def test_a_kept_gradient_is_a_copy() -> None:
 def assert_refused(kind: Callable[[], Answer], calls: list, count: int, words: str = "get another answer") -> None:
     """Check that answers kept of these calls are refused, compared with those of another model of the kind."""
     with pytest.raises(BenchmarkError, match=words):
-        check_answers(Model(kind), calls, IMAGES, count=count, row="row", is_open=False)
+        check_answers(Model(kind), calls, IMAGES, [], count=count, row="row", is_open=False)
 
 
 def test_all_images_of_the_last_call_are_asked_about_again() -> None:
