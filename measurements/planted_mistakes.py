@@ -271,7 +271,11 @@ the verdict's images not asked again: ASKED_AGAIN, final=final) => ASKED_AGAIN)
 [steps] tests/hostile/test_steps.py -m slow -k otherwise
 another function where suites attack: compare(before, after, work => (lambda *_: None)(before, after, work
 [steps] tests/hostile/test_steps.py -m slow -k attack_alone
-an attack's gradients not compared: [signal.measured] if signal else [] => []
+an attack's gradients not compared: gradients[attack] = false, compared, given => pass
+[evaluation] tests/evaluation/test_asked_again.py
+rounding judged by the largest logit: before.double().amax(1) - before.double().amin(1) => 1 + before.double().abs().amax(1)
+[evaluation] tests/evaluation/test_asked_again.py
+gradients that nobody can compare pass: kept - clear > max(2, kept / 2) => False
 [steps] tests/steps/test_base.py
 code that changed while a step ran: != inputs or digests != inputs["code"] => != inputs
 [steps] tests/steps/test_base.py -k touched
