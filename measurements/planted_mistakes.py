@@ -271,7 +271,7 @@ the verdict's images not asked again: ASKED_AGAIN, final=final) => ASKED_AGAIN)
 [steps] tests/hostile/test_steps.py -m slow -k otherwise
 another function where suites attack: compare(before, after, work => (lambda *_: None)(before, after, work
 [steps] tests/hostile/test_steps.py -m slow -k attack_alone
-an attack's gradients not compared: gradients[attack] = false, compared, given => pass
+an attack's gradients not compared: gradients[attack] = tuple(answered[f"{attack}:gradients"].tolist()) => pass
 [evaluation] tests/evaluation/test_asked_again.py
 rounding judged by the largest logit: before.double().amax(1) - before.double().amin(1) => 1 + before.double().abs().amax(1)
 [evaluation] tests/evaluation/test_asked_again.py

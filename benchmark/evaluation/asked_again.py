@@ -3,8 +3,7 @@
 A model that remembers the clean images could answer an attack's images near them by heart. So some of its questions, chosen
 afterwards, are asked again in a fresh process, in other company and another order (`check_answers`). Images that withstood
 every attack are attacked again in a process that never sees them clean (`attacked_afresh`). Gradients are compared with the
-answers (`false_slopes`). A network rebuilt from this
-benchmark's layers is a function and needs neither.
+answers (`false_slopes`). A network rebuilt from this benchmark's layers is a function and needs none of this.
 
 Clopper and Pearson's bound on a smoothed model needs independent votes. A model could know the track's seed, and so the noise
 to come. So fresh processes are asked about new copies, with noise from the operating system's randomness (`check_radii`).
@@ -48,7 +47,7 @@ STEPS, STEP = 20, 0.1  # of the new attack, and its step in radii
 # Of the check of a gradient, in this order: the shortest and the longest step along it; share of the promised change that the
 # answers may miss, since networks have kinks; rounding of a logit, in units of its last place; share of a large gradient's
 # length below which a gradient counts as false; smallest number not taken for 0.
-ALONG, FURTHEST, MISSED, ROUNDINGS, TINY, LEAST = 1e-3, 0.1, 0.5, 16, 1e-3, 1e-20
+ALONG, FURTHEST, MISSED, ROUNDINGS, TINY, LEAST = 1e-3, 0.1, 0.5, 64, 1e-3, 1e-20
 Compared = tuple[int, int, int]  # of gradients: how many are false, were compared, and are there
 
 
@@ -167,7 +166,7 @@ def beside(slopes: Sequence[Slope]) -> torch.Tensor:
     images, _, _, gradients = (torch.stack(parts) for parts in zip(*slopes, strict=True))
     along = gradients.double().nan_to_num(0, 0, 0)
     length = along.flatten(1).norm(dim=1).clamp(min=LEAST)
-    step = (8 * _rounding(slopes) / length).clamp(ALONG, FURTHEST) / length
+    step = (6 * _rounding(slopes) / length).clamp(ALONG, FURTHEST) / length
     return (images + step.view(-1, *[1] * (images.ndim - 1)) * along).clamp(0, 1).to(images.dtype)
 
 

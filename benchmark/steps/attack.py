@@ -88,6 +88,7 @@ class Attack(EvaluationStep):
         from benchmark.attacks.prediction import Predictions, logits, margins
         from benchmark.evaluation.division import inspect
         from benchmark.evaluation.evidence import proportion
+        from benchmark.evaluation.indicators import true_gradients
         from benchmark.evaluation.run_attack import run_suite
         from benchmark.records.accuracy import AttackResult
 
@@ -117,7 +118,7 @@ class Attack(EvaluationStep):
             # in another process: an attack's gradients tell a model the labels
             lost, compared = ask_again(work, subject, ASKED_AGAIN, final=final)
             state.robust &= ~lost if lost is not None else True
-            if final is not None:
+            if true_gradients({spec.id: compared}):  # else nothing is noted, since the sample differs from run to run
                 answered[f"{spec.id}:gradients"] = torch.tensor(compared)
             # a random model may answer differently the second time: an image that it once got wrong in the ball is lost
             robust = clean.correct & state.robust & after.correct

@@ -116,8 +116,8 @@ def _as_attacked(work: Work, subject: Subject) -> list[FailureIndicator]:
         attacked = load_file(kept if kept.exists() else folder / "adversarial.safetensors")
         answered = load_file(noted) if noted.exists() else {}  # none of a suite that ran without a sandbox
         for attack in [name for name in attacked if name in answered]:
-            false, compared, given = answered[f"{attack}:gradients"].tolist()
-            gradients[attack] = false, compared, given
+            if f"{attack}:gradients" in answered:
+                gradients[attack] = tuple(answered[f"{attack}:gradients"].tolist())
             pairs = [(attacked[attack], answered[attack])]
             if f"{attack}:afresh" in answered:
                 pairs.append((answered[f"{attack}:afresh"], answered[f"{attack}:afresh logits"]))
