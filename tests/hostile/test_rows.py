@@ -248,7 +248,7 @@ def test_a_model_that_lies_about_one_image_of_the_verdict_is_refused(linear_row)
     """A random sample of an attack's many calls would hardly show it."""
     edit("benchmark/tracks/tiny.yaml", "{steps: 1,", "{steps: 300,")
     write(method(LATE))
-    with pytest.raises(BenchmarkError, match=r"1 of \d+ images that it was asked about get another answer"):
+    with pytest.raises(BenchmarkError, match=r"[1-3] of \d+ images that it was asked about get another answer"):
         run_stage("attack-papers", *NAMES)
 
 
