@@ -76,7 +76,8 @@ def build(data):
 """
 
 
-HONEST_ANSWERS = KNOWS.replace("if ATTACKED else y\n", "if False else y\n")
+STEERED = "torch.where(gap < 0.25, true, torch.where(gap < 0.6, aside + 0.04 * true, far))"
+HONEST_ANSWERS = KNOWS.replace("if ATTACKED else y\n", "if False else y\n").replace(STEERED, "far")
 
 
 @pytest.fixture
