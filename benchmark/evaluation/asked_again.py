@@ -37,7 +37,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.model import Call, SandboxedModel, Slope
 from benchmark.specs.threat import ThreatModel
 
-# by which rounding may change an answer, relative to the spread of its logits
+# by which rounding may change an answer, relative to half the spread of its logits
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 FEW = 0.01  # share of the answers, at least two, that may get another class by rounding
 FLAT = 0.05  # share of the answers whose logits may lie closer together than rounding's limit supposes
@@ -149,10 +149,11 @@ def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     if before.shape != after.shape:
         return torch.ones(len(before), dtype=torch.bool)
     gap = (before.double() - after.double()).abs().amax(1)
-    spread = before.double().amax(1) - before.double().amin(1)
+    spread = (before.double().amax(1) - before.double().amin(1)) / 2
     if len(spread):
         spread = spread.clamp(min=float(spread.nan_to_num(0, 0, 0).quantile(FLAT)))
-    allowed = ROUNDING.get(before.dtype, 0.0) * spread
+    # never more than the largest logit allows, so that a flat answer among others cannot hide either
+    allowed = ROUNDING.get(before.dtype, 0.0) * spread.minimum(1 + before.double().abs().amax(1))
     alike = (gap <= allowed) & allowed.isfinite()
     apart = ~(alike | (before.double() == after.double()).all(1))
     turned = before.argmax(1) != after.argmax(1)

@@ -269,8 +269,7 @@ def true_gradients(compared: Mapping[str, tuple[int, int, int]]) -> FailureIndic
     """Return a warning if more than a few gradients are not those of the answers, or most could not be compared; else None.
 
     Args:
-        compared: by the attack or step that was given the gradients: how many are false, were compared, and were kept. None
-            of some 5,200 gradients of nine published rows was false, and all could be compared.
+        compared: by the attack or step that was given the gradients: how many are false, were compared, and were kept.
     """
     words = []
     for where, (false, clear, kept) in compared.items():

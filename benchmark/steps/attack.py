@@ -178,14 +178,9 @@ def _attacked_afresh(
         return after
     is_open, labels = work.row.submission.division == "open", subject.labels[standing]
     moved, answers = attacked_afresh(
-        other,
-        subject.images[standing],
-        labels,
-        spec.threat,
-        seed=spec.seed,
-        batch_size=subject.batch_size,
-        is_open=is_open,
-    )
+        other, subject.images[standing], labels, spec.threat,
+        seed=spec.seed, batch_size=subject.batch_size, is_open=is_open,
+    )  # fmt: skip
     if not is_open:
         assert subject.asked is not None
         own = logits(subject.model, moved, subject.batch_size)

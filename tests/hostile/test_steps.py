@@ -28,9 +28,7 @@ SUITES = """\
   papers:
     - {attack: pgd, norm: L2, eps: 0.5, parameters: {steps: 20, step_size: 0.05}}
 """
-# In each step it is a function of the image. In the suites' steps its margin is noise, so that Square finds nothing, and its
-# gradient is useless. Elsewhere its answers are honest; its gradient turns aside before it leads over the boundary.
-KNOWS = """\
+COMMON = """\
 import sys
 import torch
 from torch import nn
@@ -52,13 +50,25 @@ class Steered(torch.autograd.Function):
     @staticmethod
     def backward(ctx, above):
         x, weight, y = ctx.saved_tensors
-        true, best = above @ weight, y.topk(2, dim=1).values
-        gap, span = (best[:, 0] - best[:, 1])[:, None], torch.linalg.qr(weight.T)[0]
-        aside = torch.randn(64, generator=torch.Generator().manual_seed(0))
-        aside = aside - span @ (span.T @ aside)  # moves no logit
-        aside = aside / aside.norm() * true.norm(dim=1, keepdim=True)
-        far = aside if ATTACKED else true
-        return torch.where(gap < 0.25, true, torch.where(gap < 0.6, aside + 0.04 * true, far)).view_as(x), None, None
+        best = y.topk(2, dim=1).values
+        gap, true = (best[:, 0] - best[:, 1])[:, None], above @ weight
+        return guided(gap, true, above, weight).view_as(x), None, None
+
+
+def aside(weight):  # a direction that moves no logit
+    span, random = torch.linalg.qr(weight.T)[0], torch.randn(64, generator=torch.Generator().manual_seed(0))
+    return random - span @ (span.T @ random)
+
+
+"""
+# In each step it is a function of the image. In the suites' steps its margin is noise, so that Square finds nothing, and its
+# gradient is useless. Elsewhere its answers are honest; its gradient turns aside before it leads over the boundary.
+STEERED = "torch.where(gap < 0.25, true, torch.where(gap < 0.6, false + 0.04 * true, far))"
+KNOWS = f"""{COMMON}
+def guided(gap, true, above, weight):
+    false = aside(weight) / aside(weight).norm() * true.norm(dim=1, keepdim=True)
+    far = false if ATTACKED else true
+    return {STEERED}
 
 
 class Knows(nn.Sequential):
@@ -74,9 +84,6 @@ class Knows(nn.Sequential):
 def build(data):
     return Knows(nn.Flatten(), nn.Linear(64, 10))
 """
-
-
-STEERED = "torch.where(gap < 0.25, true, torch.where(gap < 0.6, aside + 0.04 * true, far))"
 HONEST_ANSWERS = KNOWS.replace("if ATTACKED else y\n", "if False else y\n").replace(STEERED, "far")
 
 
@@ -106,10 +113,10 @@ def signals() -> dict[str, bool]:
 
 def test_a_model_that_answers_otherwise_where_suites_attack_is_refused(trained) -> None:
     """Else AutoAttack leaves 14 of 20 images, in place of 5, and the probes speak of another function."""
-    assert attack(KNOWS)["accuracy"]["count"] > attack(METHOD)["accuracy"]["count"] + 5
+    honest = attack(METHOD)["accuracy"]["count"]
     assert all(signals().values())
-    attack(KNOWS)
-    with pytest.raises(BenchmarkError, match=r"get another answer in step reliability than in attack-standard"):
+    assert attack(KNOWS)["accuracy"]["count"] > honest + 5
+    with pytest.raises(BenchmarkError, match="get another answer in step reliability than in attack-standard"):
         signals()
 
 
@@ -119,44 +126,19 @@ def test_gradients_that_are_false_where_suites_attack_alone_are_told(trained) ->
     assert not told["gradients are those of the answers"]
 
 
-# The same, with no offset. Where its answers are compared with anything, they are those of a function. The process that is asked
-# about both sides of a gradient, and about nothing else that counts, answers as the false gradients say.
-ROLE = """\
-import sys
-import torch
-from torch import nn
-
-frame, ATTACKED = sys._getframe(), False
-while frame:
-    ATTACKED |= str(getattr(frame.f_locals.get("self"), "name", "")).startswith("attack-")
-    frame = frame.f_back
-WAVES = 1e3 * torch.arange(1, 641).view(64, 10).double().sqrt()
-
-
+# The same, but its answers are honest near its boundaries, and its false gradients are those of another map. A process that is
+# attacked before it was asked about 20 images, as the second attack's, answers as that map does.
+ROLE = f"""{COMMON}
 def lie(weight):  # a map whose gradient is of no use
-    span = torch.linalg.qr(weight.T)[0]
-    aside = torch.randn(64, generator=torch.Generator().manual_seed(0))
-    aside = aside - span @ (span.T @ aside)  # moves no logit
     signs = 0.3 + torch.rand(10, generator=torch.Generator().manual_seed(1))
-    lie = signs[:, None] * aside
-    return lie * weight.norm() / lie.norm()
+    other = signs[:, None] * aside(weight)
+    return other * weight.norm() / other.norm()
 
 
-class Steered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, weight, bias):
-        y = x.flatten(1) @ weight.T + bias
-        ctx.save_for_backward(x, weight, y)
-        return y
-
-    @staticmethod
-    def backward(ctx, above):
-        x, weight, y = ctx.saved_tensors
-        best = y.topk(2, dim=1).values
-        gap = (best[:, 0] - best[:, 1])[:, None]
-        true, false = above @ weight, above @ lie(weight)
-        far = false if ATTACKED else true
-        return torch.where(gap < 0.25, true, torch.where(gap < 0.6, false + 0.04 * true, far)).view_as(x), None, None
+def guided(gap, true, above, weight):
+    false = above @ lie(weight)
+    far = false if ATTACKED else true
+    return {STEERED}
 
 
 class Role(nn.Sequential):
@@ -164,14 +146,13 @@ class Role(nn.Sequential):
 
     def forward(self, x):
         if torch.is_grad_enabled():
-            self.led |= self.asked < 20  # the process whose answers nobody compares is asked for an attack first
-        self.led |= self.asked < 20 and len(x) == 128  # as in reliability's
+            self.led |= self.asked < 20
         self.asked += len(x)
         y = Steered.apply(x, self[1].weight, self[1].bias)
         own, levels, flat = y.detach(), 16 * x.detach(), x.detach().flatten(1)
         best = own.topk(2, dim=1).values
         gap = (best[:, 0] - best[:, 1])[:, None]
-        if self.led and len(x) > 20 and not torch.is_grad_enabled():  # about both sides of gradients
+        if self.led and len(x) > 20 and not torch.is_grad_enabled():
             false = flat @ lie(self[1].weight).T
             return torch.where(gap < 0.25, own, torch.where(gap < 0.6, false + 0.04 * own, false if ATTACKED else own))
         clean = (levels == levels.round()).flatten(1).all(1)[:, None]
@@ -193,13 +174,22 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_something_speaks_against_a_model_that_hides(trained, name) -> None:
-    """Else AutoAttack leaves 14, 14 and 8 of 20 images, in place of 5; PGD 18 each, in place of 11; no signal is unsound."""
+def test_a_model_that_hides_is_refused_or_told(trained, name) -> None:
+    """Else AutoAttack leaves 14, 14 and 8 of 20 images, in place of 5, PGD leaves 18, in place of 11, and nothing warns."""
     assert HIDDEN[name] != KNOWS
-    result = attack(HIDDEN[name])
-    assert result["accuracy"]["count"] > 5
+    assert attack(HIDDEN[name])["accuracy"]["count"] > 5
+    refusal, told = "", {}
     try:
         told = signals()
-    except BenchmarkError:
-        return
-    assert not all(told.values())
+    except BenchmarkError as error:
+        refusal = str(error)
+    assert "get another answer in step reliability" in refusal or not told["gradients are those of the answers"]
+
+
+def test_one_that_ends_its_process_after_false_gradients_keeps_nothing(trained) -> None:
+    """Else the next run would take up what the attack found, and would not know the gradients."""
+    crash = "    def forward(self, x):\n        import os\n        self.calls = getattr(self, 'calls', 0) + 1\n"
+    code = HONEST_ANSWERS.replace("    def forward(self, x):\n", crash + "        self.calls < 300 or os._exit(0)\n")
+    with pytest.raises(BenchmarkError, match="the process that runs its code failed"):
+        attack(code)
+    assert not [*Path("work/scratch").rglob("attack-standard/*/blocks/*")]
