@@ -275,7 +275,7 @@ a crash hides the gradients before it: ask_again(work, subject)[1]}) => (0, 0, 0
 [steps] tests/hostile/test_steps.py -m slow -k attack_alone
 an attack's gradients not compared: gradients[attack] = tuple(answered[f"{attack}:gradients"].tolist()) => pass
 [evaluation] tests/evaluation/test_asked_again.py
-rounding judged by the largest logit: (before.double().amax(1) - before.double().amin(1)) / 2 => 1 + before.double().abs().amax(1)
+rounding by the largest logit: (before.double().amax(1) - before.double().amin(1)) / 2 => 1 + before.double().abs().amax(1)
 [evaluation] tests/evaluation/test_asked_again.py
 gradients that nobody can compare pass: kept - clear > max(2, kept / 2) => False
 [steps] tests/steps/test_base.py
