@@ -17,16 +17,9 @@ per_image = True
 
 
 def attack(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    threat: ThreatModel,
-    *,
-    seed: int,
-    restarts: int = 1,
-    indices: list[int] | None = None,
-    slots: int = 128,
-) -> torch.Tensor:
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, threat: ThreatModel, *,
+    seed: int, restarts: int = 1, indices: list[int] | None = None, slots: int = 128,
+) -> torch.Tensor:  # fmt: skip
     """Run APGD from `restarts` random points on images that are classified correctly; other arguments as in autoattack.py.
 
     Raises:

@@ -14,17 +14,9 @@ from benchmark.specs.threat import ThreatModel
 
 
 def attack(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    threat: ThreatModel,
-    *,
-    seed: int | None,
-    steps: int,
-    step_size: float,
-    c: float,
-    confidence: float = 0.0,
-) -> torch.Tensor:
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, threat: ThreatModel, *,
+    seed: int | None, steps: int, step_size: float, c: float, confidence: float = 0.0,
+) -> torch.Tensor:  # fmt: skip
     """Take `steps` Adam steps of `step_size` on |d|^2 + c max(0, logit_y - max other + confidence), never stopped early."""
     if threat.norm != "L2":
         raise BenchmarkError("the cw attack measures l2; give it norm L2")

@@ -22,18 +22,10 @@ TINY = 1e-12  # the smallest norm that is divided by
 
 
 def attack(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    threat: ThreatModel,
-    *,
-    seed: int | None,
-    steps: int,
-    step_size: float,
-    random_start: bool = True,
-    climb: str = "cross_entropy",
-    loss: Loss | None = None,
-) -> torch.Tensor:
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, threat: ThreatModel, *,
+    seed: int | None, steps: int, step_size: float, random_start: bool = True,
+    climb: str = "cross_entropy", loss: Loss | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Take `steps` steps of `step_size` pixels along the sign (Linf) or the direction (l2) of the gradient.
 
     Args:

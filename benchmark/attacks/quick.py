@@ -20,15 +20,9 @@ per_image = True
 
 
 def attack(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    threat: ThreatModel,
-    *,
-    seed: int,
-    component: str,
-    **options: Any,
-) -> torch.Tensor:
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, threat: ThreatModel, *,
+    seed: int, component: str, **options: Any,
+) -> torch.Tensor:  # fmt: skip
     """Run AutoAttack's component of this name, with `options` of benchmark/attacks/autoattack.py.
 
     Raises:

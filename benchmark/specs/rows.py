@@ -108,7 +108,7 @@ class Row:
 
     @property
     def described(self) -> bool:
-        """Whether its network is rebuilt from a description of its layers, as certificates need it."""
+        """Whether its network has to be rebuilt from a description of its layers, as certificates need it."""
         if self.network:
             return any(measure.measure == "certified" for measure in self.network.measures)
         return bool(self.settings.certificate or self.settings.unsound_formulas)

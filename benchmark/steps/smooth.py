@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 BLOCK = 25  # images between two checkpoints
-COPIES = 20  # of an image under new noise, each in a process of its own
+COPIES = 10  # of an image under new noise, each in a process of its own
 ASKED_AGAIN = 500  # copies of a block's images
 
 

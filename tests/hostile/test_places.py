@@ -231,6 +231,7 @@ def test_a_gradient_has_the_shape_of_the_images(linear_row, shape, words) -> Non
         "import torch\nfrom benchmark.sandbox import model\n"
         f"model._Served.gradient = lambda *_, **__: ({{'none': False}}, {{'gradient': torch.zeros({shape})}})\n"
     )
-    Path("submissions/Tiny2026Linear/method.py").write_text(code + METHOD)
+    own = METHOD.replace("nn.Sequential(", "type('Own', (nn.Sequential,), {})(")  # else it is rebuilt, and not asked
+    Path("submissions/Tiny2026Linear/method.py").write_text(code + own)
     with pytest.raises(BenchmarkError, match=words):
         run_stage("attack-papers", *NAMES)

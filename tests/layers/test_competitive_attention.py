@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
@@ -126,7 +127,7 @@ def test_a_window_by_hand(name) -> None:
 def test_no_move_across_walls_grows(name, seed) -> None:
     """Ascent on |F(x + D) - F(x)| / |D| over x, D and the maps around, from moves that cross many walls to small ones."""
     torch.manual_seed(seed)
-    layer = LAYERS[name].double()
+    layer = copy.deepcopy(LAYERS[name]).double()
     width = tokens(layer, 0).shape[2]
     net = nn.Sequential(OrthogonalLinear(width, width), layer, OrthogonalLinear(width, width), layer).double().eval()
     x, move = tokens(layer, seed).requires_grad_(), tokens(layer, seed + 1).requires_grad_()

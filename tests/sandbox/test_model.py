@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,15 +140,19 @@ def test_the_faster_operations_are_taken_on_the_other_side(sandboxed) -> None:
 
 
 def test_what_is_evaluated_is_sandboxed_and_ends_with_the_block(row) -> None:
+    Path("submissions/Tiny2026Linear/method.py").write_text(
+        METHOD.replace("nn.Sequential(", "type('Own', (nn.Sequential,), {})(")
+    )
     with evaluated_model(row, CPU) as evaluated:
         assert isinstance(evaluated.model, SandboxedModel)
+        assert evaluated.claimed is None
         assert evaluated.wall == "landlock, seccomp, namespaces, limits"
         evaluated.model(images())
     with pytest.raises(BenchmarkError, match="the process that runs its code failed: it ended"):
         evaluated.model(images())
     Path("params.yaml").write_text("wall: none\n")
     with evaluated_model(row, CPU) as evaluated:
-        assert (type(evaluated.model).__name__, evaluated.wall) == ("Sequential", "none")
+        assert (type(evaluated.model).__name__, evaluated.wall) == ("Own", "none")
 
 
 def test_a_machine_without_a_part_of_the_sandbox_is_refused_or_named(row, monkeypatch) -> None:
@@ -159,17 +165,47 @@ def test_a_machine_without_a_part_of_the_sandbox_is_refused_or_named(row, monkey
         evaluated.model(images())
 
 
-def test_a_certified_row_is_evaluated_on_a_network_rebuilt_here(row) -> None:
-    row = replace(row, settings=row.settings.model_copy(update={"certificate": {"name": "local"}}))
+@pytest.mark.parametrize("certificate", [None, {"name": "local"}])
+def test_known_layers_are_evaluated_on_a_network_rebuilt_here(row, certificate) -> None:
+    row = replace(row, settings=row.settings.model_copy(update={"certificate": certificate}))
     with evaluated_model(row, CPU) as evaluated:
         assert [type(layer).__name__ for layer in evaluated.model] == ["Flatten", "Linear"]
         assert not any(type(layer).__module__.startswith("submissions") for layer in evaluated.model.modules())
         evaluated.confirm(images(), 4, row.name)
     hooked = METHOD.replace("    return nn", "    model = nn")
-    hooked += "    model.register_forward_hook(lambda m, a, y: y * (1 + 2**-22))\n    return model\n"
+    # on images of black and white alone, unlike those by which a network without a certificate is compared
+    hooked += "    whole = lambda x: bool((x == x.round()).all())\n"
+    hooked += "    model.register_forward_hook(lambda m, a, y: y * (1 + whole(a[0]) * 2**-22))\n    return model\n"
     Path("submissions/Tiny2026Linear/method.py").write_text(hooked)
     with (
         evaluated_model(row, CPU) as evaluated,
         pytest.raises(BenchmarkError, match=r"its logits differ for image 0 by .* from those of the network rebuilt"),
     ):
-        evaluated.confirm(images(), 4, row.name)
+        evaluated.confirm(images().round(), 4, row.name)
+
+
+def test_known_layers_that_answer_otherwise_stay_in_the_sandbox_unless_they_are_certified(row) -> None:
+    hooked = METHOD.replace("    return nn", "    model = nn")
+    hooked += "    model.register_forward_hook(lambda m, a, y: y * (1 + 2**-22))\n    return model\n"
+    Path("submissions/Tiny2026Linear/method.py").write_text(hooked)
+    with evaluated_model(row, CPU) as evaluated:
+        assert isinstance(evaluated.model, SandboxedModel)
+    row = replace(row, settings=row.settings.model_copy(update={"certificate": {"name": "local"}}))
+    with evaluated_model(row, CPU) as evaluated:
+        assert evaluated.claimed is not None
+        with pytest.raises(BenchmarkError, match="its logits differ for image 0"):
+            evaluated.confirm(images(), 4, row.name)
+
+
+def test_a_random_row_is_asked_whatever_its_layers(row) -> None:
+    row = replace(row, submission=row.submission.model_copy(update={"division": "open"}))
+    with evaluated_model(row, CPU) as evaluated:
+        assert isinstance(evaluated.model, SandboxedModel)
+
+
+def test_a_question_leaves_both_processes_on_one_core_and_the_caller_free(row) -> None:
+    cores = os.sched_getaffinity(0)
+    with closing(SandboxedModel(row, CPU, in_force())) as model:
+        model.build()
+        assert os.sched_getaffinity(0) == cores
+        assert len(os.sched_getaffinity(model._process.pid)) == 1
