@@ -364,8 +364,10 @@ def evaluated_model(row: Row, device: torch.device) -> Iterator[EvaluatedModel]:
         yield EvaluatedModel(trained_model(row, device), in_words(parts))
         return
     with _built(SandboxedModel(row, device, parts)) as model:
-        rebuilt = _rebuilt(model, row, device)
-        yield EvaluatedModel(rebuilt or model, in_words(parts), model if rebuilt else None)
+        if (rebuilt := _rebuilt(model, row, device)) is None:
+            yield EvaluatedModel(model, in_words(parts))
+        else:
+            yield EvaluatedModel(rebuilt, in_words(parts), model)
 
 
 def _rebuilt(claimed: SandboxedModel, row: Row, device: torch.device) -> nn.Module | None:
@@ -376,17 +378,17 @@ def _rebuilt(claimed: SandboxedModel, row: Row, device: torch.device) -> nn.Modu
         return None
     try:
         network = rebuild(*claimed.description())
+        start_device(device)
+        network = network.to(device)
+        cache_weights(network)
+        stop_filling()
+        if not row.described:
+            generator = torch.Generator().manual_seed(secrets.randbits(63))  # unknown to the model
+            images = torch.rand((MIN_ROWS, *row.track.data.shape), generator=generator).to(device)
+            if not torch.equal(*(logits(model, images, MIN_ROWS) for model in (claimed, network))):
+                return None
     except BenchmarkError as error:
         if row.described:
             raise BenchmarkError(f"{row.name}: {error}") from None
         return None
-    start_device(device)
-    network = network.to(device)
-    cache_weights(network)
-    stop_filling()
-    if not row.described:
-        generator = torch.Generator().manual_seed(secrets.randbits(63))  # unknown to the model
-        images = torch.rand((MIN_ROWS, *row.track.data.shape), generator=generator).to(device)
-        if not torch.equal(*(logits(model, images, MIN_ROWS) for model in (claimed, network))):
-            return None
     return network

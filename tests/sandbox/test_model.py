@@ -203,7 +203,8 @@ def test_a_random_row_is_asked_whatever_its_layers(row) -> None:
         assert isinstance(evaluated.model, SandboxedModel)
 
 
-def test_a_question_leaves_both_processes_on_one_core_and_the_caller_free(row) -> None:
+def test_a_question_leaves_both_processes_on_one_core_and_the_caller_free(row, monkeypatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     cores = os.sched_getaffinity(0)
     with closing(SandboxedModel(row, CPU, in_force())) as model:
         model.build()
