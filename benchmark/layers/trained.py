@@ -24,6 +24,7 @@ def trained_model(row: Row, device: torch.device) -> torch.nn.Module:
     start(device)
     model = methods.build_model(row.submission, row.settings, row.track)
     load_weights(model, row.weights)
+    methods.check_output(model, row.submission.name, row.track)
     model = model.to(device).eval().requires_grad_(False)
     cache_weights(model)
     stop_filling()

@@ -12,7 +12,7 @@ import torch
 from benchmark.runtime import kernels
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 
-KEPT, MMAP_THRESHOLD, TRIM_THRESHOLD = 2**30, -3, -1  # bytes of a freed block, at most; of mallopt
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of mallopt
 ADVICE = {  # by words of torch or the driver
     "driver": "update NVIDIA's driver, or install a torch built for an older CUDA",
     "304": "the sandbox or the machine refuses what CUDA needs: `wall: weak` or `none` in params.yaml shows which",
@@ -25,16 +25,16 @@ def set_up(device: str) -> torch.device:
     """Make torch deterministic, with one thread unless OMP_NUM_THREADS says more; return the device.
 
     Small models run fastest on one thread. If the process's arithmetic is portable (arithmetic.py), torch's functions
-    and matrix products become portable too. Freed memory stays with the process (glibc): else the kernel takes a small
-    network's activations back in every pass and clears them in the next, a tenth to a quarter of its time.
+    and matrix products become portable too. Freed memory stays with the process (glibc), since taking it back and clearing
+    it again in every pass is a tenth to a quarter of a small network's time.
 
     Raises:
         BenchmarkError: the device is unknown or missing.
     """
     kernels.replace()
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        for threshold in (MMAP_THRESHOLD, TRIM_THRESHOLD):
-            mallopt(threshold, KEPT)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt and (mallopt(MMAP_THRESHOLD, 2**30) or mallopt(MMAP_THRESHOLD, 2**25)):  # the most that older ones take
+        mallopt(TRIM_THRESHOLD, 2**30)  # alone it would make the kernel take more back
     torch.set_num_threads(threads())
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # count devices without starting CUDA, which a fork could then not use

@@ -94,15 +94,13 @@ class Process:
         On two cores, each asleep half of the time, a pass of a small model takes up to a third longer.
         """
         cores = os.sched_getaffinity(0) if self._one_thread and self._end.alive else set[int]()
-        try:
-            if cores and (core := {_LIBRARY.sched_getcpu()}) <= cores:
-                with contextlib.suppress(ProcessLookupError):  # it has ended
+        with contextlib.ExitStack() as after:
+            with contextlib.suppress(OSError):  # it has ended, or this machine refuses
+                if cores and (core := {_LIBRARY.sched_getcpu()}) <= cores:
                     os.sched_setaffinity(self.pid, core)
-                os.sched_setaffinity(0, core)
+                    os.sched_setaffinity(0, core)
+                    after.callback(os.sched_setaffinity, 0, cores)
             yield
-        finally:
-            if cores:
-                os.sched_setaffinity(0, cores)
 
     def send(self, message: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None, seconds: float) -> None:
         """Send a message. If the process has ended, the next `receive` raises."""

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 from stages import run_stage, run_study
-from tiny_linear_row import METHOD, NAMES, ROW, SUBMISSION
+from tiny_linear_row import METHOD, NAMES, OWN_CLASS, ROW, SUBMISSION
 
 from benchmark.records.training import Preparation, TrainingResult
 from benchmark.runtime.errors import BenchmarkError
@@ -231,7 +231,6 @@ def test_a_gradient_has_the_shape_of_the_images(linear_row, shape, words) -> Non
         "import torch\nfrom benchmark.sandbox import model\n"
         f"model._Served.gradient = lambda *_, **__: ({{'none': False}}, {{'gradient': torch.zeros({shape})}})\n"
     )
-    own = METHOD.replace("nn.Sequential(", "type('Own', (nn.Sequential,), {})(")  # else it is rebuilt, and not asked
-    Path("submissions/Tiny2026Linear/method.py").write_text(code + own)
+    Path("submissions/Tiny2026Linear/method.py").write_text(code + OWN_CLASS)
     with pytest.raises(BenchmarkError, match=words):
         run_stage("attack-papers", *NAMES)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_linear_row import METHOD, NAMES
+from safetensors.torch import save_file
+from tiny_linear_row import METHOD, NAMES, OWN_CLASS
 
 from benchmark.attacks.engine.fused_ops import FusedOps
 from benchmark.attacks.gradients import usable_gradients
@@ -140,9 +141,7 @@ def test_the_faster_operations_are_taken_on_the_other_side(sandboxed) -> None:
 
 
 def test_what_is_evaluated_is_sandboxed_and_ends_with_the_block(row) -> None:
-    Path("submissions/Tiny2026Linear/method.py").write_text(
-        METHOD.replace("nn.Sequential(", "type('Own', (nn.Sequential,), {})(")
-    )
+    Path("submissions/Tiny2026Linear/method.py").write_text(OWN_CLASS)
     with evaluated_model(row, CPU) as evaluated:
         assert isinstance(evaluated.model, SandboxedModel)
         assert evaluated.claimed is None
@@ -210,3 +209,19 @@ def test_a_question_leaves_both_processes_on_one_core_and_the_caller_free(row, m
         model.build()
         assert os.sched_getaffinity(0) == cores
         assert len(os.sched_getaffinity(model._process.pid)) == 1
+
+
+def test_a_machine_that_refuses_cores_is_asked_all_the_same(row, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    with evaluated_model(row, CPU) as evaluated:
+        assert evaluated.claimed is not None
+
+
+def test_a_model_is_tried_with_its_trained_weights(row) -> None:
+    save_file({"1.weight": torch.full((10, 64), torch.nan), "1.bias": torch.zeros(10)}, row.weights)
+    with pytest.raises(BenchmarkError, match="the model's logits are not finite"):
+        trained_model(row, CPU)
