@@ -8,9 +8,16 @@ from torch import nn
 from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_grid import on_grid, steps
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.kinds import Argument, known, side, whole
+from benchmark.layers.kinds import Argument, known, side, truth, whole
 
 MASKED = -100.0  # added to the scores across a border, as in Swin's code
+WINDOWS = {
+    "width": side("content.query.weight", 1),
+    "heads": Argument(whole(1), lambda layer: layer.content.heads),
+    "side": whole(1, 64),  # the mask has side^2 window^2 numbers, without a tensor of that size in the description
+    "window": whole(1, 16),
+    "shift": whole(0, 16),
+}
 
 
 class WindowAttention(nn.Module):
@@ -89,6 +96,7 @@ class WindowAttention(nn.Module):
         return MASKED * (parts[:, :, None] != parts[:, None]).float()
 
 
+@known(**WINDOWS, qkv_bias=Argument(truth, lambda layer: layer.content.query.bias is not None))
 class DotProductWindowAttention(WindowAttention):
     """Swin's attention (Liu et al. 2021): in a window, softmax(Q K^T / sqrt(width / heads) + B) V, then the projection.
 
@@ -106,13 +114,7 @@ class DotProductWindowAttention(WindowAttention):
         super().__init__(SelfAttention(width, heads, qkv_bias=qkv_bias), side=side, window=window, shift=shift)
 
 
-@known(
-    width=side("content.query.weight", 1),
-    heads=Argument(whole(1), lambda layer: layer.content.heads),
-    side=whole(1, 64),  # the mask has side^2 window^2 numbers, without a tensor of that size in the description
-    window=whole(1, 16),
-    shift=whole(0, 16),
-)
+@known(**WINDOWS)
 class L2WindowAttention(WindowAttention):
     """L2 attention in windows, CertViT's stand-in for Swin's attention (Gupta & Verma 2023): (n, side^2, width) to the same.
 

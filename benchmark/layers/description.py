@@ -11,6 +11,7 @@ Tensors are named as in the rebuilt network's `state_dict`. Nothing here reads f
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from operator import attrgetter
@@ -74,7 +75,7 @@ def rebuild(tree: object, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     _check_tree(tree)
     with torch.device("meta"):  # shapes alone, without memory and random numbers
         network = _built(tree, "")
-    expected = network.state_dict()
+    expected = _numbers(network)
     _check_tensors(tensors, expected)
     network.load_state_dict({name: tensors[name].detach().clone() for name in expected}, assign=True)
     device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
@@ -90,6 +91,8 @@ class _Describer:
         self.layers = 0
 
     def node(self, layer: nn.Module, path: str, depth: int) -> Tree:
+        if type(layer).__module__.startswith("timm."):
+            _declare_timm()
         kind = BY_TYPE.get(type(layer))
         if kind is None:
             raise BenchmarkError(
@@ -117,7 +120,7 @@ class _Describer:
 
     def _keep(self, layer: nn.Module, kind: Kind, empty: nn.Module, path: str) -> None:
         """Copy the layer's own tensors, those that `empty` has too."""
-        place, expected = _place(kind, path), empty.state_dict()
+        place, expected = _place(kind, path), _numbers(empty)
         if kind.parts != "sequence":
             own = (*layer.named_parameters(remove_duplicate=False), *layer.named_buffers(remove_duplicate=False))
             names = {name for name, _ in own if not (kind.parts and name.startswith(f"{kind.parts}."))}
@@ -137,6 +140,16 @@ class _Describer:
                     f"{full} and {twin} share their memory; a described network's parameters are apart"
                 )
             self.tensors[full] = tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _numbers(network: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the state without BatchNorm's count of training steps, an integer that torch sets to 0."""
+    return {name: tensor for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
+
+
+def _declare_timm() -> None:
+    """Declare timm's networks, whose import takes seconds, when one of them is described or named."""
+    importlib.import_module("benchmark.layers.timm_networks")
 
 
 def _got(
@@ -184,6 +197,8 @@ def _check_tree(tree: object) -> None:
             raise BenchmarkError(
                 f"a node of the description should hold layer, arguments and perhaps parts: {shown(node)}"
             )
+        if type(node["layer"]) is str and node["layer"] not in BY_NAME:
+            _declare_timm()
         kind = BY_NAME.get(node["layer"]) if type(node["layer"]) is str else None
         if kind is None:
             raise BenchmarkError(f"the description names an unknown layer {shown(node['layer'])}")
@@ -215,7 +230,7 @@ def _made(kind: Kind, arguments: Mapping[str, Any], parts: list[Any], path: str)
         except ValueError as error:
             raise BenchmarkError(f"{_place(kind, path)}: {name} {shown(value)}: {error}") from None
     try:
-        return kind.layer(*parts, **checked)
+        return kind.make(*parts, **checked)
     except Exception as error:  # arguments that do not go together, in the constructor's words
         raise BenchmarkError(f"{_place(kind, path)}: {said(error)}") from error
 

@@ -68,13 +68,14 @@ class Kind:
 
     `parts` says which layers it contains: "" for none, "body" for one that is the constructor's first argument, "sequence"
     for any number. `constant` is the Lipschitz constant, or a function of the layer and an input (1, *shape) whose shape
-    alone counts; None if training has none.
+    alone counts; None if training has none. `make` builds the layer: its constructor, unless `known` was given another.
     """
 
     layer: type[nn.Module]
     arguments: Mapping[str, Argument]
     parts: str
     constant: float | Callable[[Any, Tensor], float | Constant] | None
+    make: Callable[..., nn.Module]
 
 
 BY_NAME: dict[str, Kind] = {}
@@ -86,6 +87,7 @@ def known(
     /,
     *,
     constant: float | Callable[[Any, Tensor], float | Constant] | None = None,
+    make: Callable[..., nn.Module] | None = None,
     **arguments: Check | Argument,
 ) -> Callable[[Layer], Layer]:
     """Decorate a layer's class to declare it. A bare check is of the attribute with the argument's name."""
@@ -97,7 +99,7 @@ def known(
     def register(layer: Layer) -> Layer:
         if layer.__name__ in BY_NAME:
             raise ValueError(f"two layers are called {layer.__name__}, and descriptions know them by name")
-        BY_NAME[layer.__name__] = BY_TYPE[layer] = Kind(layer, full, parts, constant)
+        BY_NAME[layer.__name__] = BY_TYPE[layer] = Kind(layer, full, parts, constant, make or layer)
         return layer
 
     return register
