@@ -62,8 +62,8 @@ def describe(model: nn.Module) -> tuple[Tree, dict[str, torch.Tensor]]:
 def rebuild(tree: object, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     """Rebuild the network of an untrusted description: in evaluation mode, frozen, with copies of the tensors.
 
-    Guarantee: it consists of declared layers alone, made by their constructors; no other code runs. If the described
-    network is one too, both have bit-identical logits on one machine.
+    Guarantee: it consists of declared layers alone, made as `known` says; no other code runs. If the described network
+    consists of layers of this benchmark and torch too, both have bit-identical logits on one machine.
 
     Args:
         tree: from `describe`, directly or through JSON.

@@ -37,6 +37,7 @@ from benchmark.sandbox.channel import Message, Tensors
 from benchmark.sandbox.confinement import largest_weights
 from benchmark.sandbox.process import serve
 from benchmark.sandbox.submitted import in_force, in_words, start
+from benchmark.specs.methods import check_output
 from benchmark.specs.rows import Row
 
 WIDEST = 8  # bytes of a number
@@ -293,8 +294,8 @@ class EvaluatedModel:
     """The evaluated model: no object that the row's own code made in the evaluator's process, unless `wall: none` says so.
 
     Attributes:
-        model: in evaluation mode, frozen: rebuilt here from a description of its layers, where this benchmark's are
-            all that it has, else in the sandbox.
+        model: in evaluation mode, frozen: rebuilt here from a description of its layers, where it has no others than
+            this benchmark declares, else in the sandbox.
         wall: the parts of the sandbox that confine the row's own code, as text.
         claimed: the row's own model in the sandbox, if `model` was rebuilt.
     """
@@ -382,6 +383,7 @@ def _rebuilt(claimed: SandboxedModel, row: Row, device: torch.device) -> nn.Modu
         network = network.to(device)
         cache_weights(network)
         stop_filling()
+        check_output(network, row.submission.name, row.track)
         if not row.described:
             generator = torch.Generator().manual_seed(secrets.randbits(63))  # unknown to the model
             images = torch.rand((MIN_ROWS, *row.track.data.shape), generator=generator).to(device)
