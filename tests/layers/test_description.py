@@ -26,8 +26,8 @@ from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, Orthogonal
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.scaled_cosine import ScaledCosineAttention
-from benchmark.layers.token_convolution import BoundedSliceConvolution, SliceConvolution, _Slices
 from benchmark.layers.timm_networks import VisionTransformer, Xcit
+from benchmark.layers.token_convolution import BoundedSliceConvolution, SliceConvolution, _Slices
 from benchmark.layers.tokens import LayerProject, TakeToken
 from benchmark.layers.vit import timm_vit
 from benchmark.runtime.errors import BenchmarkError
