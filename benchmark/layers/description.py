@@ -11,7 +11,6 @@ Tensors are named as in the rebuilt network's `state_dict`. Nothing here reads f
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from operator import attrgetter
@@ -41,12 +40,17 @@ from benchmark.runtime.errors import BenchmarkError, said
 
 DEPTH = 16  # of layers inside layers
 LAYERS = 1024
+TIMM = ("VisionTransformer", "Xcit")  # declared in timm_networks.py
+MASK = 2**14  # numbers of windows' masks that count as one layer
 
 Tree = dict[str, Any]
 
 
-def describe(model: nn.Module) -> tuple[Tree, dict[str, torch.Tensor]]:
+def describe(model: nn.Module, *, timm: bool = False) -> tuple[Tree, dict[str, torch.Tensor]]:
     """Describe a network of declared layers, each by its exact type.
+
+    Args:
+        timm: whether its ViT and XCiT count as layers. No certificate knows them.
 
     Returns:
         The tree, and copies of all parameters and persistent buffers, contiguous float32, on the model's device.
@@ -55,7 +59,7 @@ def describe(model: nn.Module) -> tuple[Tree, dict[str, torch.Tensor]]:
         BenchmarkError: a layer is not declared; an argument is not what its constructor takes; or a parameter is not a
             float32 tensor, occurs twice, or is not one that the layer's constructor makes.
     """
-    describer = _Describer()
+    describer = _Describer(timm)
     return describer.node(model, "", 0), describer.tensors
 
 
@@ -85,16 +89,17 @@ def rebuild(tree: object, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
 class _Describer:
     """Collects tensors, and remembers the name of each parameter's memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, timm: bool) -> None:
+        self.timm = timm
         self.tensors: dict[str, torch.Tensor] = {}
         self.names: dict[int, str] = {}
         self.layers = 0
 
     def node(self, layer: nn.Module, path: str, depth: int) -> Tree:
-        if type(layer).__module__.startswith("timm."):
+        if self.timm and type(layer).__name__ in TIMM:
             _declare_timm()
         kind = BY_TYPE.get(type(layer))
-        if kind is None:
+        if kind is None or (kind.layer.__name__ in TIMM and not self.timm):
             raise BenchmarkError(
                 f"the layer {type(layer).__name__}{_at(path)} is none that a description knows, so no certificate can speak "
                 "of it; use the layers of benchmark/layers and torch's own that certificates know, not subclasses of them"
@@ -149,7 +154,7 @@ def _numbers(network: nn.Module) -> dict[str, torch.Tensor]:
 
 def _declare_timm() -> None:
     """Declare timm's networks, whose import takes seconds, when one of them is described or named."""
-    importlib.import_module("benchmark.layers.timm_networks")
+    from benchmark.layers import timm_networks  # noqa: F401
 
 
 def _got(
@@ -197,7 +202,7 @@ def _check_tree(tree: object) -> None:
             raise BenchmarkError(
                 f"a node of the description should hold layer, arguments and perhaps parts: {shown(node)}"
             )
-        if type(node["layer"]) is str and node["layer"] not in BY_NAME:
+        if node["layer"] in TIMM:
             _declare_timm()
         kind = BY_NAME.get(node["layer"]) if type(node["layer"]) is str else None
         if kind is None:
@@ -205,12 +210,20 @@ def _check_tree(tree: object) -> None:
         if type(node["arguments"]) is not dict or set(node["arguments"]) != set(kind.arguments):
             names = ", ".join(kind.arguments) or "none"
             raise BenchmarkError(f"arguments of {kind.layer.__name__} should be {names}: {shown(node['arguments'])}")
+        count += _more_layers(node["arguments"])
         parts = node.get("parts", [])
         right_count = kind.parts != "body" or (type(parts) is list and len(parts) == 1)
         if type(parts) is not list or ("parts" in node) != bool(kind.parts) or not right_count:
             what = {"": "no parts", "body": "one part", "sequence": "a list of parts"}[kind.parts]
             raise BenchmarkError(f"a description of {kind.layer.__name__} should hold {what}")
         left += [(part, depth + 1) for part in parts]
+
+
+def _more_layers(arguments: Mapping[str, Any]) -> int:
+    """Return how many layers more a layer of unchecked arguments counts as: its blocks, and the size of its mask."""
+    sizes = {name: value for name, value in arguments.items() if type(value) is int and value > 0}
+    mask = (sizes.get("side", 0) * sizes.get("window", 0)) ** 2 // MASK if "shift" in arguments else 0
+    return sizes.get("depth", 0) + sizes.get("cls_attn_layers", 0) + mask
 
 
 def _built(node: Any, path: str) -> nn.Module:

@@ -33,9 +33,7 @@ def _vit(*, embed_dim: int, depth: int, num_heads: int, **sizes: int) -> VisionT
     """Build timm's ViT on any device, "meta" too, where timm 1.0.9 cannot compute the blocks' drop rates."""
     network = VisionTransformer(embed_dim=embed_dim, depth=0, num_heads=num_heads, weight_init="skip", **sizes)
     norm = partial(nn.LayerNorm, eps=1e-6)
-    network.blocks = nn.Sequential(
-        *(Block(embed_dim, num_heads, qkv_bias=True, norm_layer=norm) for _ in range(depth))
-    )
+    network.blocks = nn.Sequential(*(Block(embed_dim, num_heads, qkv_bias=True, norm_layer=norm) for _ in range(depth)))
     return network
 
 

@@ -180,9 +180,9 @@ class SandboxedModel(Remote):
         except ValidationError:
             raise self._wrong("internals") from None
 
-    def description(self) -> tuple[Any, Tensors]:
+    def description(self, timm: bool) -> tuple[Any, Tensors]:
         """Return the network as `benchmark.layers.description.describe` does."""
-        answer, tensors = self._process.ask("description", most=largest_weights())
+        answer, tensors = self._process.ask("description", most=largest_weights(), timm=timm)
         return answer.get("layers"), tensors
 
     def memory(self) -> int:
@@ -276,8 +276,8 @@ class _Served:
     def internals(self, images: torch.Tensor) -> Message:
         return asdict(internals(self.model, images.to(self.device))), {}
 
-    def description(self) -> Message:
-        layers, tensors = describe(self.model)
+    def description(self, timm: bool) -> Message:
+        layers, tensors = describe(self.model, timm=timm)
         return {"layers": layers}, tensors
 
     def memory(self) -> Message:
@@ -378,7 +378,7 @@ def _rebuilt(claimed: SandboxedModel, row: Row, device: torch.device) -> nn.Modu
     if not row.described and row.submission.division == "open":
         return None
     try:
-        network = rebuild(*claimed.description())
+        network = rebuild(*claimed.description(not row.described))
         start_device(device)
         network = network.to(device)
         cache_weights(network)

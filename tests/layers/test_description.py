@@ -38,7 +38,15 @@ TOKENS, IMAGE = (4, 4), (2, 4, 4)
 
 
 def vit(**options: object) -> VisionTransformer:
-    sizes = {"img_size": 4, "patch_size": 2, "in_chans": 2, "num_classes": 3, "embed_dim": 8, "depth": 2, "num_heads": 2}
+    sizes = {
+        "img_size": 4,
+        "patch_size": 2,
+        "in_chans": 2,
+        "num_classes": 3,
+        "embed_dim": 8,
+        "depth": 2,
+        "num_heads": 2,
+    }
     return timm_vit(**sizes | options)
 
 
@@ -75,7 +83,7 @@ def drawn(layer: nn.Module) -> nn.Module:
 
 
 def through_json(model: nn.Module) -> nn.Module:
-    tree, tensors = describe(model)
+    tree, tensors = describe(model, timm=True)
     return rebuild(json.loads(json.dumps(tree, allow_nan=False)), tensors)
 
 
@@ -89,7 +97,7 @@ def test_a_rebuilt_layer_computes_the_same_bits(layer, shape) -> None:
     assert not any(parameter.requires_grad for parameter in made.parameters())
     ours, theirs = ({t.data_ptr() for t in network.parameters()} for network in (made, layer))
     assert not ours & theirs
-    assert describe(made)[0] == describe(layer)[0]
+    assert describe(made, timm=True)[0] == describe(layer, timm=True)[0]
 
 
 def test_every_layer_of_the_benchmark_can_be_described() -> None:
@@ -195,6 +203,7 @@ def with_attribute(layer: nn.Module, name: str, value: object) -> nn.Module:
         (Doubled(4, 4), "the layer Doubled is none that a description knows"),
         (nn.Sequential(nn.Tanh(), Residual(Doubled(4, 4))), r"the layer Doubled at 1\.body is none"),
         (nn.MultiheadAttention(4, 2), "the layer MultiheadAttention is none"),
+        (vit(qkv_bias=False), r"lacks the tensor blocks\.0\.attn\.qkv\.bias|its blocks\.0\.attn\.qkv\.bias"),
         *(
             (nn.Linear(4, 4).to(dtype), f"weight is {dtype}; only float32 networks")
             for dtype in (torch.float64, torch.float16, torch.bfloat16)
@@ -250,6 +259,17 @@ for _ in range(10_000):
     DEEP = [DEEP]
 
 
+XCIT = dict.fromkeys(("patch_size", "in_chans", "num_classes", "embed_dim", "num_heads"), 8) | {
+    "strides": [1],
+    "tokens_norm": True,
+}
+WINDOWS = {"width": 4, "heads": 1, "side": 64, "window": 16, "shift": 0}
+BOMBS = [  # trees of few layers that build many
+    {"layer": "Sequential", "arguments": {}, "parts": [{"layer": name, "arguments": arguments}] * 20}
+    for name, arguments in (("Xcit", XCIT | {"depth": 60, "cls_attn_layers": 1}), ("L2WindowAttention", WINDOWS))
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("tree", "reason"),
     [
@@ -269,6 +289,7 @@ for _ in range(10_000):
         ({"layer": "Sequential", "arguments": {}, "parts": [[]]}, "a node of the description"),
         ({"layer": "Sequential", "arguments": {}, "parts": [nested(0)] * LAYERS}, f"more than {LAYERS}"),
         *(({"layer": "Residual", "arguments": {}, "parts": parts}, "Residual should hold one part") for parts in ([], [linear()] * 2)),
+        *((bomb, f"more than {LAYERS}") for bomb in BOMBS),
         *((nested(depth), f"more than {DEPTH} layers inside layers") for depth in (DEPTH + 1, 10_000)),
         ({"layer": "GELU", "arguments": {"approximate": "fast"}}, "approximate 'fast': should be one of none, tanh"),
         ({"layer": "Normalise", "arguments": {"mean": math.nan, "std": 1}}, "mean nan: should be a finite"),

@@ -20,6 +20,7 @@ from benchmark.layers.trained import trained_model
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.model import SandboxedModel, evaluated_model
 from benchmark.sandbox.submitted import in_force
+from benchmark.specs import methods
 from benchmark.specs.rows import load_row
 
 CPU = torch.device("cpu")
@@ -194,6 +195,30 @@ def test_known_layers_that_answer_otherwise_stay_in_the_sandbox_unless_they_are_
         assert evaluated.claimed is not None
         with pytest.raises(BenchmarkError, match="its logits differ for image 0"):
             evaluated.confirm(images(), 4, row.name)
+
+
+VIT = """
+import torch
+from benchmark.layers.vit import timm_vit
+
+
+def build(data):
+    sizes = dict(img_size=8, patch_size=4, in_chans=1, num_classes=10, embed_dim=8, depth=1, num_heads=2)
+    return timm_vit(**sizes, act_layer={})
+"""
+
+
+def test_timms_networks_are_rebuilt_where_they_answer_alike_and_are_not_certified(row) -> None:
+    for activation, asked in (("None", False), ("torch.nn.ReLU", True)):
+        Path("submissions/Tiny2026Linear/method.py").write_text(VIT.format(activation))
+        model = methods.build_model(row.submission, row.settings, row.track)
+        save_file(model.state_dict(), row.weights)
+        with evaluated_model(row, CPU) as evaluated:
+            assert isinstance(evaluated.model, SandboxedModel) is asked
+            assert torch.equal(evaluated.model(images()), model.eval()(images()))
+    row = replace(row, settings=row.settings.model_copy(update={"certificate": {"name": "local"}}))
+    with pytest.raises(BenchmarkError, match="the layer VisionTransformer is none"), evaluated_model(row, CPU):
+        pass
 
 
 def test_a_random_row_is_asked_whatever_its_layers(row) -> None:
