@@ -19,10 +19,9 @@ from benchmark.attacks.prediction import checked
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.training import TrainingSpec
 from benchmark.training.capture import CapturedStep, CudaRecorder, Split, compiled
-from benchmark.training.objective import Objective
+from benchmark.training.objective import Objective, Penalty
 from benchmark.training.optimisers import optimizer as optimizer_of
 from benchmark.training.optimisers import sam_perturbation, set_rate
-from benchmark.training.penalty import Penalty
 from benchmark.training.ranks import ALONE, Ranks, seed_draws
 
 if TYPE_CHECKING:
