@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 from pydantic import BaseModel, ValidationError
 
+from benchmark import protocol
 from benchmark.commands import baselines
-from benchmark.pipeline.changed import changed_rows as touched
 from benchmark.records.per_image import PerImage, counts
 from benchmark.records.record import Record
 from benchmark.records.regression import Built, compare_row
-from benchmark.runtime import git
+from benchmark.runtime import code, git
 from benchmark.runtime.errors import BenchmarkError, explain
 from benchmark.runtime.paths import PUBLISHED, WORK
-from benchmark.specs import tracks
+from benchmark.specs import submissions, tracks
+from benchmark.specs.rows import Row, load_rows
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -25,7 +29,7 @@ def diff(
     base: Annotated[str, typer.Option(help="The branch or commit that this one started from.")] = "main",
     track: Annotated[str, typer.Option(help="One comparison (default: all).")] = "",
     published: Annotated[bool, typer.Option("--published", help="Leave out what was built here in work/.")] = False,
-    changed_rows: Annotated[
+    names_alone: Annotated[
         bool,
         typer.Option("--changed-rows", help="Name the rows that the branch's code or settings touch; run nothing."),
     ] = False,
@@ -35,18 +39,41 @@ def diff(
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Status 0 whatever differs.")] = False,
 ) -> None:
     """Compare rows, built here or published, with the merge base's, in Markdown; exit status 1 if one moved or is gone."""
-    if everything and not changed_rows:
+    if everything and not names_alone:
         raise BenchmarkError("--all says which rows --changed-rows looks at; give both")
     chosen = [tracks.load(track).name] if track else tracks.names()
     commit = git.merge_base(base)
-    if changed_rows:
-        for row in touched(chosen, commit, everything):
+    if names_alone:
+        for row in changed_rows(chosen, commit, everything):
             typer.echo(row.name if track else f"{row.name} --track {row.track.name}")
         return
     text, breaks = comparison(commit, chosen, published)
     typer.echo(text)
     if breaks and not exit_zero:
         raise typer.Exit(1)
+
+
+def changed_rows(names: Sequence[str], commit: str, everything: bool = False) -> list[Row]:
+    """Return the rows of these tracks that changes since `commit`, committed or not, can move, in order.
+
+    Rows with `default: false` count only where their own folder changed, or with `everything`. A comment counts too. Raise a
+    BenchmarkError for an unknown track, or a submission that does not load.
+    """
+    touched, digests = git.changed_since(commit), cache(code.digests)
+    owners = {file.parts[1] for file in touched if file.parts[0] == submissions.FOLDER.name and len(file.parts) > 2}
+    rows = []
+    for name in names:
+        shared = {tracks.FOLDER / f"{name}.yaml", Path("params.yaml")}
+        for row in load_rows(name):
+            read = {Path(file) for step in protocol.plan(row) for entry in step.entries for file in digests(entry)}
+            if owners & _submissions(row) or (touched & (read | shared) and (row.default or everything)):
+                rows.append(row)
+    return rows
+
+
+def _submissions(row: Row) -> set[str]:
+    """Return the row's submission and those of the rows from whose weights it starts."""
+    return {row.submission.name} | (_submissions(row.source) if row.source else set())
 
 
 def comparison(commit: str, chosen: list[str], published: bool, only: str = "") -> tuple[str, bool]:
