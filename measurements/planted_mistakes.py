@@ -140,6 +140,8 @@ numbers that no image adds up to: for fault in contradictions(row.record, row.im
 a file of another row: if own != row: => if own == "":
 [commands] tests/commands/test_diff.py
 a row that moved breaks nothing: any(not cell[0].startswith("sha256 of ") => any(cell[0].startswith("sha256 of ")
+[commands] tests/commands/test_diff.py -m slow -k counts_by
+a changed track touches no row: touched & (read | shared) => touched & read
 [data] tests/data/test_prepare.py
 test and validation swapped: (train, validation, test) => (train, test, validation)
 labels of other images: Images(self.pixels[index], self.labels[index] => Images(self.pixels[index], self.labels[: len(index)]
@@ -212,8 +214,6 @@ Linf ball in l2, no root: pixels**0.5 if threat.norm == "Linf" => pixels if thre
 a claim of another radius compared: rel_tol=1e-3 => rel_tol=0.9
 [leaderboard] tests/leaderboard/test_study_claims.py
 a claim of other data compared: if claim.track != track: => if False:
-[pipeline] tests/commands/test_diff.py -m slow -k counts_by
-a changed track touches no row: touched & (read | shared) => touched & read
 [pipeline] tests/pipeline/test_locks.py
 a lock that was cut short passes: isinstance(content.get("stages"), dict) => True
 [pipeline] tests/pipeline/test_gpus.py

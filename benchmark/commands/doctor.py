@@ -12,7 +12,7 @@ from typing import Literal
 import typer
 
 from benchmark.commands.terminal import MachinesOption, console
-from benchmark.pipeline import dvc, generate, locks, ray
+from benchmark.pipeline import dvc, generate, ray
 from benchmark.runtime import arithmetic
 from benchmark.runtime.errors import LEFT_OUT, BenchmarkError
 from benchmark.runtime.machine import installed
@@ -141,6 +141,6 @@ def _pipeline(engine: bool) -> Finding:
 
 
 def _locks() -> Finding:
-    locks.check_rwlock()
-    cut = locks.cut_short()
+    dvc.check_rwlock()
+    cut = dvc.cut_short()
     return ("note", f"{cut[0]} was cut short by a kill; `rvb repro` mends it") if cut else ("ok", "whole")

@@ -12,20 +12,7 @@ from typing import Annotated
 import psutil
 import typer
 
-from benchmark.commands import (
-    attack,
-    diff,
-    doctor,
-    evaluate,
-    pipeline,
-    publish,
-    regress,
-    rows,
-    study,
-    submit,
-    terminal,
-    verify,
-)
+from benchmark.commands import attack, diff, doctor, evaluate, pipeline, publish, rows, study, submit, terminal, verify
 from benchmark.runtime import arithmetic, errors, paths
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.run_settings import run_settings
@@ -56,7 +43,7 @@ def rvb(
 app.command(name="list")(rows.list_rows)
 for command in (
     pipeline.repro, pipeline.plan, pipeline.pipeline, rows.show, rows.board, rows.site, evaluate.evaluate, attack.audit,
-    attack.attack, study.study, submit.new, submit.check, doctor.doctor, submit.submit, publish.publish, regress.regress,
+    attack.attack, study.study, submit.new, submit.check, doctor.doctor, submit.submit, publish.publish, diff.regress,
     verify.verify, diff.diff, rows.import_robustbench, pipeline.step,
 ):  # fmt: skip
     app.command()(command)

@@ -155,7 +155,7 @@ def _note_reason(track: str, rows: Iterable[str], reason: str) -> None:
 
 def _publish_study(owner: str, name: str, track: str) -> None:
     from benchmark.studies import grids
-    from benchmark.studies.published import collect_study
+    from benchmark.studies.results import collect_study
 
     grid = grids.load(*grids.split_id(f"{owner}-{name}"), track)
     path = PUBLISHED / grid.track.name / "studies" / f"{grid.id}.json"

@@ -49,7 +49,7 @@ def study(
     if check:
         _check(owner, name, track, mark)
         return
-    from benchmark.studies.published import collect_study
+    from benchmark.studies.results import collect_study
 
     for study_id in _seeds_of_rows(track) if all_seeds else [f"{owner}-{name}"]:
         grid = grids.load(*grids.split_id(study_id), track)
@@ -70,8 +70,6 @@ def _seeds_of_rows(track: str) -> list[str]:
 
 def _check(owner: str, name: str, track: str, mark: bool) -> None:
     """Compare one retrained run with the published one. Raise a BenchmarkError where they differ."""
-    from benchmark.pipeline.reproduce import reproduce
-
     commit = git.clean_commit() if mark else ""
     grid = grids.load(*grids.split_id(f"{owner}-{name}"), track)
     folder = PUBLISHED / grid.track.name
@@ -80,7 +78,7 @@ def _check(owner: str, name: str, track: str, mark: bool) -> None:
         command = publish_command(grid.id, grid.track.name)
         raise BenchmarkError(f"{grid.id} is not published; run `{grid.command}`, then `{command}`")
     (published,) = read_published(path.parent, path.name)
-    what, differ = reproduce(grid, published.result)
+    what, differ = repro.reproduce(grid, published.result)
     if differ:
         raise BenchmarkError(f"{grid.id}: {what} differs from {path} in {', '.join(differ)}")
     console.print(f"{grid.id}: {what} is byte-identical to the published run")

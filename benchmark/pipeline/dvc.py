@@ -1,4 +1,4 @@
-"""Run DVC's command line, with its output in a log."""
+"""Run DVC's command line, with its output in a log, and find the files that a killed dvc left truncated."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 
 LOGS = WORK / "logs"
 DVC = (sys.executable, "-m", "dvc")
+RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of running commands
 ADVERTISED = "Having any troubles?"  # DVC's last line after an error
 Report = Callable[[str], None]
 
@@ -29,6 +32,44 @@ def check_place() -> None:
         )
     if not os.access(here, os.W_OK):
         raise BenchmarkError(f"{here} is read-only for this user; copy the checkout to where you may write")
+
+
+def check_rwlock() -> None:
+    """Raise a BenchmarkError where a killed dvc truncated its list of running commands: every later dvc would fail."""
+    try:
+        whole = isinstance(json.loads(RWLOCK.read_text() or "{}"), dict)
+    except FileNotFoundError:
+        return
+    except ValueError:
+        whole = False
+    if not whole:
+        raise BenchmarkError(f"{RWLOCK} is cut short, as by a killed dvc; once no dvc runs here, remove it")
+
+
+def cut_short() -> list[Path]:
+    """Return the dvc.lock files that a killed dvc truncated. Raise a BenchmarkError for a merge's conflict markers in one."""
+    locks = (Path("dvc.lock"), *Path("pipelines").rglob("dvc.lock"))
+    return [path for path in locks if path.exists() and not _whole(path)]
+
+
+def remove_cut(report: Callable[[str], None]) -> None:
+    """Remove truncated dvc.lock files. Their stages run again, and find the results of their steps."""
+    for path in cut_short():
+        path.unlink()
+        report(f"removed {path}, which a killed dvc had left cut short")
+
+
+def _whole(lock: Path) -> bool:
+    if b"\n<<<<<<< " in b"\n" + lock.read_bytes():
+        raise BenchmarkError(
+            f"{lock} holds the conflict markers of a merge; take one side, as by `git checkout --ours {lock}`, and run the "
+            "same command again"
+        )
+    try:
+        content = yaml.load(lock.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return False
+    return isinstance(content, dict) and isinstance(content.get("stages"), dict)
 
 
 def changed_stages(files: Sequence[Path]) -> set[str]:

@@ -69,9 +69,8 @@ def stale(generated: dict[Path, str] | None = None) -> list[Path]:
     """Return the generated files that are missing, differ from `generated` (`generate()`), or belong to no submission."""
     generated = generate() if generated is None else generated
     changed = [path for path, text in generated.items() if not path.exists() or path.read_text() != text]
-    broken = {*submissions.names()} - {
-        submission.name for submission in submissions.load_all()
-    }  # files stay until mended
+    # files of broken submissions stay until they are mended
+    broken = {*submissions.names()} - {submission.name for submission in submissions.load_all()}
     orphans = [path for path in FOLDER.glob("*/*/dvc.yaml") if path not in generated]
     return sorted(changed) + sorted(path for path in orphans if path.parent.name.partition("-")[0] not in broken)
 

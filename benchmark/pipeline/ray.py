@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any
 
 from benchmark import protocol
-from benchmark.pipeline import dvc, generate, locks, repro
+from benchmark.pipeline import dvc, generate, repro
 from benchmark.pipeline.dvc import Report
 from benchmark.pipeline.gpus import needs
 from benchmark.pipeline.repro import Runner, Targets
@@ -40,7 +40,7 @@ def run(
     Raises:
         BenchmarkError: no DVC remote, no cluster, a stage that no machine can run, another coordinator, or rows that failed.
     """
-    with locks.alone():
+    with repro.alone():
         remote = default_remote()
 
         @contextlib.contextmanager

@@ -7,28 +7,35 @@ the inputs files and the data first, then each row by `dvc --wait-for-lock repro
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from graphlib import TopologicalSorter
 from pathlib import Path
 from threading import Event
 
 from benchmark import protocol
-from benchmark.pipeline import costs, dvc, generate, inputs, locks
+from benchmark.pipeline import costs, dvc, generate, inputs
 from benchmark.pipeline.dvc import Report
 from benchmark.pipeline.gpus import GPUS, places
+from benchmark.records.study import StudyResult
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
+from benchmark.sandbox import forks
 from benchmark.specs import tracks
 from benchmark.specs.rows import Row, load_row, load_rows
 from benchmark.specs.run_settings import run_settings
 from benchmark.studies.grids import Grid
 
+COORDINATOR = WORK / ".coordinator.lock"
 MANY = 1000  # rows that are sent to a cluster at a time, which has a queue of its own
 # runs stages, `<dvc.yaml>:<name>`, of a row one after another, until the event is set; raises BenchmarkError
 Runner = Callable[[Row, Sequence[str], Event], None]
@@ -101,8 +108,8 @@ def repro(
 def prepare(track: str, sources: Sequence[Row], report: Report) -> None:
     """Write the files that DVC reads, the inputs files and the data. Train `sources`, from which other rows start."""
     dvc.check_place()
-    locks.check_rwlock()
-    locks.remove_cut(report)
+    dvc.check_rwlock()
+    dvc.remove_cut(report)
     for line in generate.write():
         report(line)
     for source in {_file(source): source for source in sources}.values():
@@ -190,6 +197,18 @@ def dry_run(track: str, report: Report, names: Sequence[str] = (), everything: b
     report("these stages would run, and those that read what they write" if stale else "everything is up to date")
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """Hold the lock of this checkout's coordinator. Raise a BenchmarkError if another process holds it."""
+    COORDINATOR.parent.mkdir(parents=True, exist_ok=True)
+    with COORDINATOR.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BenchmarkError("another `rvb repro --engine` runs in this checkout; wait for it or end it") from None
+        yield
+
+
 def chosen_rows(track: str, names: Sequence[str], everything: bool) -> tuple[list[Row], list[Path]]:
     """Return the rows that a run brings up to date, and the dvc.yaml of each board that it renders.
 
@@ -260,6 +279,35 @@ def repro_study(grid: Grid, report: Report) -> None:
     study = [sys.executable, "-m", "benchmark.protocol", "study", track, grid.id]
     if subprocess.run(study, env=dvc.environment()).returncode:
         raise BenchmarkError(f"{grid.id} is not done: its error stands above; the same command goes on from there")
+
+
+def reproduce(grid: Grid, published: StudyResult) -> tuple[str, list[str]]:
+    """Retrain and measure the first cell with its first seed. The published results and those in work/ stay as they are.
+
+    Returns:
+        The run, such as "cell all, seed 0", and its fields that differ: none where the sha256 of the weights and all numbers
+        are the same. Raise a BenchmarkError where the study asks for other settings than were published.
+    """
+    from benchmark.studies import results  # imports torch
+
+    if changed := results.changed_settings(published, grid):
+        raise BenchmarkError(f"{grid.file} asks for other {', '.join(changed)} than were published; publish it again")
+    first = grid.networks()[0]  # it starts from no other network
+    assert first.network is not None
+    if not (first.data / "data.json").exists():
+        inputs.write(grid.track.name)
+        # in a fork: the networks' processes see no image of it
+        forks.run(partial(protocol.run, "data", grid.track.name))
+    row = replace(first, network=replace(first.network, study=f"{grid.id}-check"))
+    inputs.write_row(row)
+    for step in protocol.plan(row):
+        step.execute(again=True)
+    retrained = results.run_of(row)
+    for folder in (row.folder, row.inputs, row.times):
+        shutil.rmtree(folder.parent)
+    (before,) = [run for run in published.runs if (run.cell, run.seed) == (retrained.cell, retrained.seed)]
+    differ = [name for name in type(before).model_fields if getattr(before, name) != getattr(retrained, name)]
+    return f"cell {retrained.cell}, seed {retrained.seed}", differ
 
 
 def _page(track: str, boards: Sequence[Path]) -> Path:

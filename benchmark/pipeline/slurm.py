@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from benchmark.pipeline import dvc, locks, repro
+from benchmark.pipeline import dvc, repro
 from benchmark.pipeline.dvc import Report
 from benchmark.pipeline.gpus import needs
 from benchmark.pipeline.repro import Runner, Targets
@@ -34,7 +34,7 @@ def run(track: str, report: Report, names: Sequence[str] = (), everything: bool 
     A coordinator that was killed leaves its jobs running; the next one waits for them first. Raise a BenchmarkError for a
     missing submitit or SLURM, another coordinator, or rows that failed.
     """
-    with locks.alone():
+    with repro.alone():
         try:
             import submitit
         except ImportError:

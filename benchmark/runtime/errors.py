@@ -67,9 +67,8 @@ def near_miss(word: str, known: Iterable[str]) -> str:
 def explain(error: ValidationError, model: type, source: str) -> BenchmarkError:
     """Return the first error in a file as one line with its place and, for an unknown key, the near miss."""
     problems = error.errors()
-    first = next(
-        (e for e in problems if e["type"] == "extra_forbidden"), problems[0]
-    )  # a typo also leaves a key missing
+    # unknown keys first: a typo also leaves a key missing
+    first = next((e for e in problems if e["type"] == "extra_forbidden"), problems[0])
     where = ".".join(str(part) for part in first["loc"]) or "the file"
     if first["type"] == "extra_forbidden":
         known = fields_at(model, first["loc"][:-1])

@@ -1,16 +1,32 @@
-"""Collect the results of a study's networks: study.json, and the evidence of every image in verdicts.parquet."""
+"""Collect the results of a study: from its networks in work/, and for `rvb publish` with its claims, figure and findings.
+
+work/ has study.json, and the evidence of every image in verdicts.parquet.
+"""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from typing import Any
 
-from benchmark.records.study import CellResult, Run, StudyResult
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from benchmark.records.finding import Finding
+from benchmark.records.study import CellResult, PublishedStudy, Run, StudyResult
+from benchmark.records.study_points import point_labels
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox.submitted import Hear, run
+from benchmark.specs import methods, submissions
 from benchmark.specs.base import to_json
 from benchmark.specs.rows import Row
+from benchmark.specs.study import is_named
+from benchmark.specs.submission import VariantOnTrack
 from benchmark.studies.grids import Grid
+
+SECONDS = 600.0  # that findings may take
 
 
 def write(grid: Grid) -> None:
@@ -18,9 +34,6 @@ def write(grid: Grid) -> None:
 
     Raise a BenchmarkError for a curve whose places `x` differ between networks.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     rows = grid.networks()
     for path in grid.folder.iterdir():
         if path.is_dir() and path not in [row.folder for row in rows]:
@@ -95,3 +108,92 @@ def _result(grid: Grid, rows: list[Row]) -> StudyResult:
 def _fields(row: Row, step: str) -> dict[str, Any]:
     fields: dict[str, Any] = files.read_json(row.folder / step / "fields.json")
     return fields
+
+
+def collect_study(grid: Grid) -> PublishedStudy:
+    """Return the results in work/ under the study's present title, claims and figure, with its findings.
+
+    Raise a BenchmarkError where there are no results yet, where they are of other cells, seeds, measures, images or settings
+    than the study asks for now, or where its findings are not valid.
+    """
+    path, again = grid.folder / "study.json", f"run `{grid.command}`"
+    if not path.exists():
+        raise BenchmarkError(f"{path} is missing; {again}")
+    result = files.read_model(path, StudyResult, again)
+    if changed := changed_settings(result, grid):
+        raise BenchmarkError(f"{path} is of other settings than {grid.file} has now ({', '.join(changed)}); {again}")
+    published = PublishedStudy(study=grid.study, result=result)
+    _check_figure(grid, published)
+    if not grid.study.findings:
+        return published
+    path = submissions.FOLDER / grid.submission.name / "findings.py"
+    sha256 = code.digests(path)[path.as_posix()]
+    return published.model_copy(update={"findings": _findings(grid, result), "findings_code": sha256})
+
+
+def changed_settings(result: StudyResult, grid: Grid) -> list[str]:
+    """Return the settings of a result that the study no longer asks for, such as "cells"; nothing where all are the same."""
+    cells = {cell.name: cell.settings for cell in result.cells}
+    same = {
+        "track version": result.track_version == grid.track.version,
+        "images": result.n == grid.images,
+        "seeds": {run.seed for run in result.runs} == {*grid.study.seeds},
+        "cells": cells.keys() == grid.cells.keys() and all(_same(cells[name], grid.cells[name]) for name in cells),
+        "measures": result.measures == grid.study.measures,
+    }
+    return [name for name, equal in same.items() if not equal]
+
+
+def _same(before: Mapping[str, object], now: VariantOnTrack) -> bool:
+    """Compare validated settings: a setting that did not exist when the cell was trained has its default."""
+    try:
+        return VariantOnTrack.model_validate(before) == now.model_copy(update={"adaptive": ()})
+    except ValidationError:
+        return False
+
+
+def _check_figure(grid: Grid, study: PublishedStudy) -> None:
+    """Raise a BenchmarkError for points that are not drawn by a scatter, and for a scatter of anything else."""
+    figure, points, left_out = grid.study.figure, point_labels(study), study.result.left_out
+    if figure is None:
+        return
+    numbers = {label for run in study.result.runs for label in run.values}
+    scatter, place = figure.draw == "scatter", f"{grid.file}: figure: {figure.draw} of"
+    for asked in figure.measures or (None,):  # None: all that fit
+        has_points, has_numbers = (
+            any(asked is None or is_named(label, (asked,)) for label in labels) for labels in (points, numbers)
+        )
+        what = repr(asked) if asked else "what is measured" if scatter else ", ".join(points)
+        gone = left_out if asked is None else asked.partition(": ")[0] in left_out
+        if scatter and not has_points and not gone:
+            raise BenchmarkError(
+                f"{place} {what}, which has no points; those with points: {', '.join(points) or 'none'}"
+            )
+        if not scatter and has_points and not has_numbers:
+            raise BenchmarkError(f"{place} {what}, which are points, no numbers; use `draw: scatter`")
+
+
+def _findings(grid: Grid, result: StudyResult) -> tuple[Finding, ...]:
+    """Return what the submission's function concludes from the numbers and from the images' verdicts behind them."""
+    path = grid.folder / "verdicts.parquet"
+    if not path.exists() or files.sha256_file(path) != result.sha256["verdicts"]:
+        raise BenchmarkError(f"{path} is missing or is not of {grid.folder / 'study.json'}; run `{grid.command}`")
+    verdicts, name, findings = pq.read_table(path), grid.study.findings, list[Finding]()
+
+    def work(send: Hear) -> None:
+        returned = getattr(methods.module(grid.submission.name, "findings"), name)(result, verdicts)
+        if not isinstance(returned, list | tuple) or not returned or not all(isinstance(f, Finding) for f in returned):
+            raise BenchmarkError(f"{grid.file}: findings: {name} must return a list of Finding, at least one")
+        for finding in returned:
+            send(finding.model_dump(mode="json"))
+
+    def hear(message: dict[str, Any]) -> None:
+        try:
+            findings.append(Finding.model_validate(message))
+        except ValidationError as error:
+            raise BenchmarkError(
+                f"{grid.file}: findings: {name} gives no Finding ({error.errors()[0]['msg']})"
+            ) from None
+
+    run(work, hear, grid.submission.name, seconds=SECONDS)
+    return tuple(findings)

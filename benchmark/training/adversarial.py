@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.objective import TrainingAttack, perturb, robust_accuracy
-from benchmark.training.parameters import Share
+from benchmark.training.objective import Share, TrainingAttack, perturb, robust_accuracy
 from benchmark.training.standard import Standard
 
 

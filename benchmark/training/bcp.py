@@ -15,8 +15,7 @@ from torch import nn
 
 from benchmark.training.ball_and_box import RestrictedNorm
 from benchmark.training.layer_norms import LayerNorms
-from benchmark.training.objective import TrainingAttack
-from benchmark.training.parameters import Count, Positive, Share
+from benchmark.training.objective import Count, Positive, Share, TrainingAttack
 from benchmark.training.worst_logits import WorstLogits
 
 

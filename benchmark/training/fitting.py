@@ -36,13 +36,11 @@ from benchmark.training import overfitting
 from benchmark.training.augment import Augment
 from benchmark.training.capture import CudaRecorder
 from benchmark.training.checkpoint import TrainingProgress
-from benchmark.training.loop import train
-from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
+from benchmark.training.loop import Score, selection_metric, train
+from benchmark.training.objective import AttackLoss, Objective, Penalty, TrainingAttack
 from benchmark.training.overfitting import OverfittingMonitor
-from benchmark.training.penalty import Penalty
 from benchmark.training.preparation import History, Place, Tensors
 from benchmark.training.ranks import ALONE, Ranks
-from benchmark.training.selection import Score, selection_metric
 from benchmark.training.steps import Steps
 
 PORTABLE = ("32-true", "64-true", "32", "64")  # precisions with portable arithmetic on the CPU

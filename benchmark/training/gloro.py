@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.training.layer_norms import LayerNorms, product, sequence
-from benchmark.training.objective import Objective, TrainingAttack, share, whole_labels
-from benchmark.training.parameters import Count, Positive
+from benchmark.training.objective import Count, Objective, Positive, TrainingAttack, share, whole_labels
 
 
 class Robust(Objective):

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from benchmark.training.ball_and_box import RestrictedNorm, restricted_norm
 from benchmark.training.layer_norms import LayerNorms
-from benchmark.training.objective import TrainingAttack
-from benchmark.training.parameters import Count, Positive, Share
+from benchmark.training.objective import Count, Positive, Share, TrainingAttack
 from benchmark.training.worst_logits import WorstLogits
 
 SCORE_STEPS = 20  # for each image

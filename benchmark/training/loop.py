@@ -9,19 +9,24 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from rich.progress import Progress
+from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.training import Selection
 from benchmark.training import checkpoint as checkpoints
 from benchmark.training.capture import Split
 from benchmark.training.checkpoint import Tensors, TrainingProgress
+from benchmark.training.objective import Objective, TrainingAttack, accuracy, robust_accuracy
 from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.ranks import seed_draws
-from benchmark.training.selection import Score, exhausted
 from benchmark.training.steps import NotFinite, Steps
+
+Score = Callable[[nn.Module, torch.Tensor, torch.Tensor], float]  # of a model on images and labels; larger is better
 
 
 def train(
@@ -59,7 +64,7 @@ def train(
     images, labels, *validation = (part.to(steps.fabric.device) for part in (*train_split, *validation_split))
     own_images, own_labels = map(ranks.share, validation)
 
-    def score(model: torch.nn.Module, *place: int | str) -> float:
+    def score(model: nn.Module, *place: int | str) -> float:
         seed_draws(seed, *place)
         value = ranks.mean(measure(model, own_images, own_labels), len(own_labels))
         if not math.isfinite(value):
@@ -98,7 +103,32 @@ def train(
     return best, done
 
 
-def _copied(model: torch.nn.Module) -> Tensors:
+def selection_metric(
+    selection: Selection, objective: Objective, attack: TrainingAttack | None, certified: Score | None = None
+) -> tuple[str, Score]:
+    """Return the recipe's score, in words and to call.
+
+    Args:
+        attack: the attack of `selection`, ready to run, if it names one.
+        certified: the accuracy by the certificate of `selection`, if it names one.
+    """
+    if selection.by == "clean":
+        return "validation accuracy", accuracy
+    if certified:
+        return f"validation accuracy certified by {selection.certificate} at L2 {selection.radius:g}", certified
+    if attack and selection.attack:
+        given = ", ".join(f"{name} {value}" for name, value in sorted(selection.attack.parameters.items()))
+        words = f"validation accuracy under {selection.attack.id}" + (f" ({given})" if given else "")
+        return words, partial(robust_accuracy, attack)
+    return objective.selected_by, objective.score
+
+
+def exhausted(selection: Selection, epoch: int, best_epoch: int, warmup_epochs: int) -> bool:
+    """Return whether `patience` epochs, without the warm-up, had nothing better after `epoch` of them."""
+    return bool(selection.patience) and epoch - max(best_epoch, warmup_epochs) >= selection.patience
+
+
+def _copied(model: nn.Module) -> Tensors:
     return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
 
 
@@ -108,7 +138,7 @@ def _stopped(problem: str, done: TrainingProgress, checkpoint: Path) -> Benchmar
     return BenchmarkError(f"{problem}. {kept}")
 
 
-def _float32(model: torch.nn.Module) -> torch.nn.Module:
+def _float32(model: nn.Module) -> nn.Module:
     """Return the model for evaluation: itself, or a float32 copy if its weights have another precision."""
     if all(p.dtype == torch.float32 for p in model.parameters()):
         return model

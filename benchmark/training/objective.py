@@ -1,18 +1,29 @@
-"""The interface of objectives, and helpers that they share."""
+"""The interfaces of objectives and penalties, the types of their parameters, and helpers that they share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import torch
+from pydantic import Field
 from torch import nn
 
 from benchmark.attacks.prediction import margins
 from benchmark.runtime.errors import BenchmarkError
 
+if TYPE_CHECKING:  # so that training without penalties does not depend on attention_weights.py
+    from benchmark.layers.attention_weights import AttentionWeights
+
+# types of components' parameters, which check the range of a recipe's values (specs/components.py)
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+
+Attention = Callable[[], "list[AttentionWeights]"]  # the model's attention layers with their current weights
 AttackLoss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that an attack maximises
 
 
@@ -64,6 +75,26 @@ class Objective:
 
     def after_step(self, model: nn.Module) -> None:
         """Project the weights onto those that the objective allows; called after each optimiser step, before the EMA."""
+
+
+class Penalty(nn.Module):
+    """A scalar of the model's weights, added once to the loss of each optimiser step, however many batches it gathers.
+
+    Its state lies in buffers, which the checkpoint keeps; the model is no submodule of it. `forward` only reads the state,
+    so that both gradients of a SAM step have the same penalty. It runs outside autocast.
+    """
+
+    def forward(self) -> torch.Tensor:
+        """Return the penalty, () float32, differentiable in the weights."""
+        raise NotImplementedError
+
+    def advance(self) -> None:
+        """Move the state, such as vectors of a power iteration, by one step; called before each optimiser step."""
+
+
+def unit(vectors: torch.Tensor) -> torch.Tensor:
+    """Divide each of (..., size) by its l2 norm; 0 stays 0."""
+    return nn.functional.normalize(vectors, dim=-1)
 
 
 @contextmanager

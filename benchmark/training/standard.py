@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.training.objective import Objective, TrainingAttack, accuracy
-from benchmark.training.parameters import Share
+from benchmark.training.objective import Objective, Share, TrainingAttack, accuracy
 
 
 class Standard(Objective):

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from benchmark.training.adversarial import Adversarial
-from benchmark.training.objective import TrainingAttack, frozen
-from benchmark.training.parameters import Positive, Share
+from benchmark.training.objective import Positive, Share, TrainingAttack, frozen
 
 NEEDS_RANDOM_START = True
 

@@ -32,7 +32,7 @@ from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_weights import attention_weights
 from benchmark.layers.attention_window import L2WindowAttention, WindowAttention
 from benchmark.runtime.errors import BenchmarkError, said
-from benchmark.training.parameters import Count, Positive
+from benchmark.training.objective import Count, Positive
 from benchmark.training.preparation import History, Place, Tensors
 
 from .attention_inputs import in_batches, layer_and_inputs

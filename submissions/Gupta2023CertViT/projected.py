@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from benchmark.layers.convolution_matrices import check_convolution, convolution_upper
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.objective import TrainingAttack, frozen
-from benchmark.training.parameters import NotNegative, Share
+from benchmark.training.objective import NotNegative, Share, TrainingAttack, frozen
 from benchmark.training.standard import Standard
 
 # Rounding the entries to float32 moves the norm by at most |E|_F <= 2^-24 |W|_F <= 2^-24 sqrt(rank) |W|, that of a kernel

@@ -22,7 +22,7 @@ from pydantic import Field, JsonValue
 from torch import Tensor, nn
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.parameters import Count, Positive
+from benchmark.training.objective import Count, Positive
 from benchmark.training.preparation import History, Place, Tensors
 
 from .layer_records import Layer, Seen, layers_of, record

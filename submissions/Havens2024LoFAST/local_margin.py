@@ -24,8 +24,7 @@ from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MergeTokens, Patchify, Positions, TakeToken
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.margin import margin_loss
-from benchmark.training.objective import Objective, TrainingAttack, share, whole_labels
-from benchmark.training.parameters import Positive
+from benchmark.training.objective import Objective, Positive, TrainingAttack, share, whole_labels
 
 LIPSCHITZ = (
     Absolute, CompetitiveAttention, ConeAttention, LayerProject, MaxMinTokens, MergeTokens, Normalise, OrthogonalLinear,

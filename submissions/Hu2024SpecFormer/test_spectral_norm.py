@@ -11,7 +11,7 @@ from benchmark.layers.attention import SelfAttention
 from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import methods
-from benchmark.training.penalty import Penalty
+from benchmark.training.objective import Penalty
 
 
 def made(model: nn.Module, factor: float) -> Penalty:

@@ -17,7 +17,7 @@ from command import tiny_rvb as rvb
 from tiny_linear_row import METHOD, SUBMISSION, TRACK
 from tiny_project import ROOT, edit
 
-from benchmark.commands import regress, verify
+from benchmark.commands import diff, verify
 from benchmark.pipeline import generate
 from benchmark.records import reproduced
 from benchmark.records.per_image import PerImage
@@ -80,10 +80,10 @@ def test_all_rows_are_published_with_their_machine_and_regress_finds_them_the_sa
 def test_rows_that_are_byte_identical_are_marked_until_they_are_published_anew(published, monkeypatch) -> None:
     assert "git knows no commit of this checkout" in error("regress", "--mark")
     monkeypatch.setattr(git, "clean_commit", lambda: "0123456789ab")
-    monkeypatch.setattr(regress, "present_code", lambda _: {row: {"train": "c2"} for row in ROWS})
+    monkeypatch.setattr(diff, "present_code", lambda _: {row: {"train": "c2"} for row in ROWS})
     assert "Tiny2026Linear-small is not marked: older code built it" in rvb("regress", "--mark").output
     assert reproduced.read(PUBLISHED) == {}
-    monkeypatch.setattr(regress, "present_code", lambda _: {row: {"train": "c1"} for row in ROWS})
+    monkeypatch.setattr(diff, "present_code", lambda _: {row: {"train": "c1"} for row in ROWS})
     put_better(ROWS[0])
     assert "not what was published: Tiny2026Linear-small" in error("regress", "--mark")
     ((row, made),) = reproduced.read(PUBLISHED).items()

@@ -1,4 +1,4 @@
-"""Penalties give the loop what benchmark/training/penalty.py asks for: the benchmark's, and those in `components.OWN`."""
+"""Penalties give the loop what benchmark/training/objective.py asks for: the benchmark's, and those in `components.OWN`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmark.layers.attention_weights import attention_weights
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
 from benchmark.training.fitting import check_recipe
-from benchmark.training.penalty import Penalty
+from benchmark.training.objective import Penalty
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "msvp": {"lambda_q": 0.1, "lambda_k": 0.1, "lambda_v": 0.1},

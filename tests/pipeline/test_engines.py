@@ -21,7 +21,7 @@ from tiny_project import ROOT, Project, built_once, edit
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app
-from benchmark.pipeline import dvc, locks, ray, slurm
+from benchmark.pipeline import dvc, ray, repro, slurm
 from benchmark.runtime.errors import BenchmarkError
 
 slow, long = pytest.mark.slow, pytest.mark.long
@@ -227,7 +227,7 @@ def test_a_stage_that_wrote_no_lock_file_is_carried_out_all_the_same(tmp_path, m
 @pytest.mark.parametrize("run", [lambda: ray.run("tiny", "", 2, print), lambda: slurm.run("tiny", print)])
 def test_a_second_coordinator_is_refused(run, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with locks.alone(), pytest.raises(BenchmarkError, match=r"^another `rvb repro --engine` runs in this checkout"):
+    with repro.alone(), pytest.raises(BenchmarkError, match=r"^another `rvb repro --engine` runs in this checkout"):
         run()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.pipeline import dvc, locks
+from benchmark.pipeline import dvc
 from benchmark.runtime.errors import BenchmarkError
 
 
@@ -23,28 +23,28 @@ def test_a_lock_cut_short_is_removed_and_others_stay() -> None:
     for text in ("", "schema: '2.0'\n", "schema: '2.0'\nstages:\n  train:\n    cmd: [", "schema: '2.0'\nsta"):
         reported: list[str] = []
         cut.write_text(text)
-        locks.remove_cut(reported.append)
+        dvc.remove_cut(reported.append)
         assert reported == [f"removed {cut}, which a killed dvc had left cut short"]
         assert not cut.exists()
         assert Path("pipelines/tiny/whole/dvc.lock").exists()
 
 
 def test_a_list_of_running_commands_that_is_cut_short_is_named_with_its_mend() -> None:
-    locks.check_rwlock()
+    dvc.check_rwlock()
     for whole in ("", "{}"):
-        locks.RWLOCK.write_text(whole)
-        locks.check_rwlock()
+        dvc.RWLOCK.write_text(whole)
+        dvc.check_rwlock()
     for cut in ('{"a": {"re', "[]"):
-        locks.RWLOCK.write_text(cut)
+        dvc.RWLOCK.write_text(cut)
         with pytest.raises(BenchmarkError, match=r"^\.dvc/tmp/rwlock is cut short, .* no dvc runs here, remove it$"):
-            locks.check_rwlock()
+            dvc.check_rwlock()
 
 
 def test_the_conflict_markers_of_a_merge_are_named_and_nothing_is_removed() -> None:
     lock = Path("pipelines/tiny/row/dvc.lock")
     lock.write_text("stages:\n<<<<<<< HEAD\n  train: {cmd: x}\n=======\n  train: {cmd: y}\n>>>>>>> other\n")
     with pytest.raises(BenchmarkError, match=r"conflict markers of a merge; take one side, .*row/dvc\.lock"):
-        locks.remove_cut(print)
+        dvc.remove_cut(print)
     assert lock.exists()
 
 

@@ -88,7 +88,7 @@ def test_every_file_that_a_recipe_runs_is_a_dependency_of_its_stage(recipe) -> N
 
     pgd = "attack: pgd, norm: Linf, eps: 0.1, parameters: {steps: 4, step_size: 0.05}"
     recipe(RECIPE.replace(pgd, "attack: cw, norm: L2, eps: 1"))
-    parts = {"training/trades.py", "training/augment.py", "training/optimisers.py", "attacks/fgsm.py", "attacks/cw.py"}
+    parts = {"training/trades.py", "training/augment.py", "training/steps.py", "attacks/fgsm.py", "attacks/cw.py"}
     assert parts | {"attacks/pgd.py"} <= code(), "pgd probes for overfitting"
     recipe(PLAIN)
     assert not code() & {f"attacks/{name}.py" for name in ("apgd", "autoattack", "cw", "fgsm", "pgd", "quick")}

@@ -11,7 +11,7 @@ from tiny_project import edit
 
 from benchmark.records.finding import Finding
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.studies.published import collect_study
+from benchmark.studies.results import collect_study
 
 FINDINGS = """\
 from benchmark.records.finding import Finding

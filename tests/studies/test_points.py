@@ -21,7 +21,7 @@ from benchmark.specs import tracks
 from benchmark.specs.base import to_json
 from benchmark.specs.study import MeasureSpec
 from benchmark.studies.measuring import Measured, certified, own
-from benchmark.studies.published import collect_study
+from benchmark.studies.results import collect_study
 
 MEASURES = """\
 def confidence(model, images, labels, *, seed, shrink):

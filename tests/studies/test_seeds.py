@@ -16,7 +16,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import seeds
 from benchmark.specs.base import to_json
 from benchmark.studies import grids
-from benchmark.studies.published import collect_study
+from benchmark.studies.results import collect_study
 
 ID = "Tiny2026Linear-small-seeds"
 FOLDER = Path("work/tiny/studies") / ID

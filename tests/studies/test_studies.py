@@ -24,7 +24,7 @@ from benchmark.runtime.paths import papers_file
 from benchmark.specs.base import to_json
 from benchmark.specs.study import Study
 from benchmark.studies import grids
-from benchmark.studies.published import collect_study
+from benchmark.studies.results import collect_study
 from leaderboard.reading import read_papers
 
 

@@ -10,7 +10,7 @@ from tiny_project import Project
 
 from benchmark.records.study import PublishedStudy
 from benchmark.studies import grids
-from benchmark.studies.published import collect_study
+from benchmark.studies.results import collect_study
 
 STUDY = """\
 title: A <table>

@@ -21,8 +21,7 @@ from benchmark.layers.attention_weights import attention_weights
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import capture, standard
 from benchmark.training.capture import WARM, waits_among
-from benchmark.training.optimisers import optimizer
-from benchmark.training.steps import Autocast, Steps
+from benchmark.training.steps import Autocast, Steps, optimizer
 
 IMAGES, LABELS = blobs(0, 16)
 

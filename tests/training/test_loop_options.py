@@ -16,8 +16,8 @@ from benchmark.specs.threat import AttackSpec
 from benchmark.training import adversarial, standard, trades
 from benchmark.training.augment import Augment
 from benchmark.training.fitting import overfitting_monitor, training_attack
+from benchmark.training.loop import selection_metric
 from benchmark.training.objective import accuracy
-from benchmark.training.selection import selection_metric
 from benchmark.training.steps import eps_factor
 
 FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})

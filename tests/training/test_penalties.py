@@ -13,8 +13,8 @@ from benchmark.layers.attention_weights import attention_weights
 from benchmark.layers.tokens import Patchify
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import standard
+from benchmark.training.objective import Penalty
 from benchmark.training.penalties import msvp
-from benchmark.training.penalty import Penalty
 
 
 def made(model: nn.Module, **parameters) -> Penalty:

@@ -14,9 +14,9 @@ from benchmark.specs.threat import AttackSpec
 from benchmark.specs.training import Selection
 from benchmark.training import standard
 from benchmark.training.fitting import overfitting_monitor, training_attack
+from benchmark.training.loop import exhausted, selection_metric
 from benchmark.training.objective import accuracy
 from benchmark.training.overfitting import OverfittingMonitor, probe
-from benchmark.training.selection import exhausted, selection_metric
 
 FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})
 PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "step_size": 0.05})

@@ -1,1 +1,1 @@
-"""Penalties, one a file, each with `penalty`; benchmark/training/penalty.py describes the interface."""
+"""Penalties, one a file, each with `penalty`; benchmark/training/objective.py describes the interface."""

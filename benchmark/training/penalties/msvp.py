@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from benchmark.layers.attention_weights import ROLES, AttentionWeights
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.parameters import NotNegative
-from benchmark.training.penalty import Attention, Penalty, unit
+from benchmark.training.objective import Attention, NotNegative, Penalty, unit
 
 
 def penalty(
