@@ -19,10 +19,7 @@ from benchmark.specs.track import SmoothingSpec, Track
 from leaderboard.seeds import Trainings, trainings
 from leaderboard.standings import Standing, standings
 
-TITLES = {
-    "smoothed": "smoothed version, certified",
-    "corrupted": "corrupted (ImageNet-C strengths)",
-}
+TITLES = {"smoothed": "smoothed version, certified", "corrupted": "corrupted (ImageNet-C strengths)"}
 ROUNDED_UP = 5e-5  # pixels
 
 

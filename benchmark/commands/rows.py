@@ -28,9 +28,7 @@ from benchmark.studies import grids
 SHOWN = ("clean", "robust", "certified")  # numbers that rank; smoothed versions are other classifiers
 
 
-def list_rows(
-    track: Annotated[str, typer.Option(help="This one alone.", autocompletion=track_names)] = "",
-) -> None:
+def list_rows(track: Annotated[str, typer.Option(help="This one alone.", autocompletion=track_names)] = "") -> None:
     """List tracks, their rows and studies: what is built here, what is published. `dvc status` says what is stale."""
     loaded = grids.load_all()
     for name in [tracks.load(track).name] if track else tracks.names():

@@ -38,8 +38,7 @@ def track_names(incomplete: str) -> list[str]:
 
 TrackOption = Annotated[str, typer.Option(help="Which comparison.", autocompletion=track_names)]
 RowsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(help="<submission>-<variant>: these alone, no board.", autocompletion=row_names),
+    list[str] | None, typer.Argument(help="<submission>-<variant>: these alone, no board.", autocompletion=row_names)
 ]
 JobsOption = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; by default one a core, or one a GPU.")

@@ -62,13 +62,7 @@ def lipschitz_constant(model: nn.Module, images: torch.Tensor, labels: torch.Ten
 
 
 def unsound_formula(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    *,
-    seed: int,
-    formula: str,
-    radii: Sequence[float],
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, seed: int, formula: str, radii: Sequence[float]
 ) -> dict[str, float | list[float] | torch.Tensor]:
     """Return what a published formula that is no bound calls certified. It certifies nothing.
 

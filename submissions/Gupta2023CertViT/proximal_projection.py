@@ -26,14 +26,7 @@ from benchmark.training.objective import Count, Positive
 from benchmark.training.preparation import History, Place, Tensors
 
 from .layer_records import Layer, Seen, layers_of, record
-from .proximal import (
-    TOLERANCE,
-    AccuracySet,
-    douglas_rachford,
-    quantile_threshold,
-    soft_threshold,
-    spectral_prox,
-)
+from .proximal import TOLERANCE, AccuracySet, douglas_rachford, quantile_threshold, soft_threshold, spectral_prox
 
 Measure = Literal["l1", "l1_quantile", "spectral"]
 

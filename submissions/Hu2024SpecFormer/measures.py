@@ -172,12 +172,7 @@ def _one_layer(layer: SelfAttention, x: torch.Tensor, radius: float, starts: int
 
 
 def attention_norms(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    *,
-    seed: int,
-    attention: Sequence[AttentionWeights],
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, seed: int, attention: Sequence[AttentionWeights]
 ) -> dict[str, float | list[float]]:
     """Return the largest singular values of attention's weights, head by head, by dense SVD in float64. No image matters.
 

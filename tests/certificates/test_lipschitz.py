@@ -13,12 +13,7 @@ from torch import nn
 
 from benchmark.certificates import lipschitz, unsound_paper_formula
 from benchmark.certificates.lipschitz import certify, lipschitz_constant
-from benchmark.certificates.unsound_paper_formula import (
-    Unsound,
-    certvit_constant,
-    certvit_radius,
-    printed_attention,
-)
+from benchmark.certificates.unsound_paper_formula import Unsound, certvit_constant, certvit_radius, printed_attention
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention

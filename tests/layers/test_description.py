@@ -106,15 +106,7 @@ def test_every_layer_of_the_benchmark_can_be_described() -> None:
         values = vars(importlib.import_module(f"benchmark.layers.{module.name}")).values()
         classes |= {value for value in values if isinstance(value, type) and issubclass(value, nn.Module)}
     layers = {layer for layer in classes if layer.__module__.startswith("benchmark.layers")}
-    bases = {
-        Heads,
-        AttentionByHeads,
-        Competition,
-        DerivedLinear,
-        DerivedWeight,
-        _Slices,
-        WindowAttention,
-    }
+    bases = {Heads, AttentionByHeads, Competition, DerivedLinear, DerivedWeight, _Slices, WindowAttention}
     assert layers - bases == {layer for layer in BY_TYPE if layer.__module__.startswith("benchmark")}
     assert {type(layer) for layer, _ in EVERY} == {*BY_TYPE}
     assert len(BY_NAME) == len(BY_TYPE)

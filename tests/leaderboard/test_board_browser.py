@@ -180,11 +180,7 @@ def test_rows_are_chosen_by_text_traits_and_costs_and_none_is_said(board) -> Non
     ]
     assert not board.find_element("id", "certificate").is_displayed(), "a choice that keeps all"
     board.find_element("id", "reset").click()
-    for box, most, left in (
-        ("parameters", "1.2k", 0),
-        ("parameters", "1,234", 4),
-        ("flops", "0.1M", 4),
-    ):
+    for box, most, left in (("parameters", "1.2k", 0), ("parameters", "1,234", 4), ("flops", "0.1M", 4)):
         board.find_element("id", box).send_keys(most)
         assert len(shown(board)) == left, (box, most)
         board.find_element("id", "reset").click()

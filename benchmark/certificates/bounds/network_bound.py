@@ -215,11 +215,7 @@ def _of(values: torch.Tensor, rivals: torch.Tensor | None) -> torch.Tensor:
 
 @torch.no_grad()
 def bound_network(
-    network: nn.Sequential,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    *,
-    prefix: Prefix | None = None,
+    network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, *, prefix: Prefix | None = None
 ) -> NetworkBound:
     """Return the bounds of a `checked_copy`, as float32 runs it, around `images` (n, c, h, w), labels (n,).
 
