@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -11,7 +13,7 @@ from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.kinds import Argument, known, side, truth, whole
 
 MASKED = -100.0  # added to the scores across a border, as in Swin's code
-WINDOWS = {
+WINDOWS: dict[str, Any] = {
     "width": side("content.query.weight", 1),
     "heads": Argument(whole(1), lambda layer: layer.content.heads),
     "side": whole(1, 64),  # the mask has side^2 window^2 numbers, without a tensor of that size in the description

@@ -13,15 +13,15 @@ from typing import Any
 from torch import nn
 
 from benchmark.layers.kinds import Argument, known, side, truth, whole, wholes
-from benchmark.layers.vit import VisionTransformer
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)  # timm 1.0.9 decorates with torch.jit, which torch deprecates
-    from timm.models.vision_transformer import Block
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from timm.models.vision_transformer import Block, VisionTransformer
     from timm.models.xcit import Xcit
 
 DEPTH = whole(1, 64)
-SIZES = {
+SIZES: dict[str, Any] = {
     "num_classes": side("head.weight", 0),
     "embed_dim": side("head.weight", 1),
     "depth": Argument(DEPTH, lambda network: len(network.blocks)),

@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import pkgutil
+from functools import partial
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, Orthogonal
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.scaled_cosine import ScaledCosineAttention
-from benchmark.layers.timm_networks import VisionTransformer, Xcit
+from benchmark.layers.timm_networks import Xcit
 from benchmark.layers.token_convolution import BoundedSliceConvolution, SliceConvolution, _Slices
 from benchmark.layers.tokens import LayerProject, TakeToken
 from benchmark.layers.vit import timm_vit
@@ -35,20 +36,7 @@ from benchmark.specs import methods
 from benchmark.specs.rows import load_row, load_rows
 
 TOKENS, IMAGE = (4, 4), (2, 4, 4)
-
-
-def vit(**options: object) -> VisionTransformer:
-    sizes = {
-        "img_size": 4,
-        "patch_size": 2,
-        "in_chans": 2,
-        "num_classes": 3,
-        "embed_dim": 8,
-        "depth": 2,
-        "num_heads": 2,
-    }
-    return timm_vit(**sizes | options)
-
+VIT = partial(timm_vit, img_size=4, patch_size=2, in_chans=2, num_classes=3, embed_dim=8, depth=2, num_heads=2)
 
 EVERY = [  # layers with arguments other than their defaults, and the shape of one input
     *LINEAR,
@@ -70,7 +58,7 @@ EVERY = [  # layers with arguments other than their defaults, and the shape of o
     (SliceConvolution(4, 3), TOKENS),
     (BoundedSliceConvolution(4, 3, 0.5), TOKENS),
     (DotProductWindowAttention(4, 2, side=2, window=2, qkv_bias=False), TOKENS),
-    (vit(), IMAGE),
+    (VIT(), IMAGE),
     (Xcit(img_size=8, patch_size=8, in_chans=2, num_classes=3, embed_dim=16, depth=1, num_heads=4, drop_path_rate=0.1), (2, 8, 8)),
 ]  # fmt: skip
 
@@ -195,7 +183,7 @@ def with_attribute(layer: nn.Module, name: str, value: object) -> nn.Module:
         (Doubled(4, 4), "the layer Doubled is none that a description knows"),
         (nn.Sequential(nn.Tanh(), Residual(Doubled(4, 4))), r"the layer Doubled at 1\.body is none"),
         (nn.MultiheadAttention(4, 2), "the layer MultiheadAttention is none"),
-        (vit(qkv_bias=False), r"lacks the tensor blocks\.0\.attn\.qkv\.bias|its blocks\.0\.attn\.qkv\.bias"),
+        (VIT(qkv_bias=False), r"lacks the tensor blocks\.0\.attn\.qkv\.bias|its blocks\.0\.attn\.qkv\.bias"),
         *(
             (nn.Linear(4, 4).to(dtype), f"weight is {dtype}; only float32 networks")
             for dtype in (torch.float64, torch.float16, torch.bfloat16)

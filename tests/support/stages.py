@@ -109,7 +109,7 @@ def stage_processes(project, stage: str, forks: bool = False) -> list[int]:
     return [pid for pid, parent in found.items() if forks or parent not in found]
 
 
-LAZY = {"benchmark/layers/timm_networks.py", "benchmark/layers/vit.py"}  # imported where a network is timm's
+LAZY = {"benchmark/layers/timm_networks.py"}  # imported where a network is timm's
 LOADS_STUDY = "from benchmark.studies import grids"
 
 
