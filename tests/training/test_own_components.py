@@ -27,7 +27,7 @@ sandboxed = pytest.mark.skipif(available() != PARTS, reason="this machine lacks 
 FOLDER = Path("submissions/Tiny2026Linear")
 TUNED = ("tiny", "Tiny2026Linear-tuned")
 OBJECTIVE = """\
-from benchmark.training.objective import Positive, Penalty
+from benchmark.training.objective import Positive
 from benchmark.training.standard import Standard
 
 from .scales import SCALE
@@ -47,6 +47,7 @@ class Scaled(Standard):
 objective = Scaled
 """
 PENALTY = """\
+from benchmark.training.objective import Penalty
 from .method import nn
 
 
