@@ -144,19 +144,20 @@ def _in_forks(
     Args:
         calls: arguments of `verify_record`, the row first.
     """
-    waiting, running = deque(calls), deque[tuple[Built, Future["Verification"]]]()
+    waiting, running = deque(calls), deque[tuple[ProcessPoolExecutor, Built, Future["Verification"]]]()
     while waiting or running:
         while waiting and len(running) < jobs:
             arguments = waiting.popleft()
             fork = ProcessPoolExecutor(1, mp_context=get_context("fork"))
-            running.append((arguments[0], fork.submit(verify_record, *arguments)))
-            fork.shutdown(wait=False)  # it ends after this Record
-        built, verification = running.popleft()
+            running.append((fork, arguments[0], fork.submit(verify_record, *arguments)))
+        fork, built, verification = running.popleft()
         try:
             yield verification.result()
         except BrokenProcessPool:
             words = "the process that verifies it was killed, as where memory is short; try --jobs 1"
             raise BenchmarkError(f"{built.record.row}: {words}") from None
+        finally:
+            fork.shutdown()  # and wait: CPython 3.11 may write to its closed pipe at exit if nobody does
 
 
 def targets(track: str, row: str) -> list[tuple[Built | BenchmarkError, Source]]:

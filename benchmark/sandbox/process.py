@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import secrets
 import shutil
@@ -163,6 +164,7 @@ def _become(work: Work, connection: socket.socket, rules: Confinement, home: Pat
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its parent does
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        gc.freeze()  # or garbage of the evaluator closes its files here, whose numbers are other files' by then
         _close_all_but(connection.fileno())
         torch.set_num_threads(threads())
         own = home / secrets.token_hex(16)

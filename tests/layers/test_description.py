@@ -239,15 +239,11 @@ for _ in range(10_000):
     DEEP = [DEEP]
 
 
-XCIT = dict.fromkeys(("patch_size", "in_chans", "num_classes", "embed_dim", "num_heads"), 8) | {
-    "strides": [1],
-    "tokens_norm": True,
-}
+SIZES = ("patch_size", "in_chans", "num_classes", "embed_dim", "num_heads", "cls_attn_layers")
+XCIT = dict.fromkeys(SIZES, 8) | {"strides": [1], "tokens_norm": True, "depth": 60}
 WINDOWS = {"width": 4, "heads": 1, "side": 64, "window": 16, "shift": 0}
-BOMBS = [  # trees of few layers that build many
-    {"layer": "Sequential", "arguments": {}, "parts": [{"layer": name, "arguments": arguments}] * 20}
-    for name, arguments in (("Xcit", XCIT | {"depth": 60, "cls_attn_layers": 1}), ("L2WindowAttention", WINDOWS))
-]  # fmt: skip
+FEW = ({"layer": "Xcit", "arguments": XCIT}, {"layer": "L2WindowAttention", "arguments": WINDOWS})
+BOMBS = [{"layer": "Sequential", "arguments": {}, "parts": [tree] * 20} for tree in FEW]  # few layers build many
 
 
 @pytest.mark.parametrize(

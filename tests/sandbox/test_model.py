@@ -185,8 +185,9 @@ def test_known_layers_are_evaluated_on_a_network_rebuilt_here(row, certificate) 
 
 
 def test_known_layers_that_are_random_or_answer_otherwise_stay_in_the_sandbox_unless_they_are_certified(row) -> None:
-    random = replace(row, submission=row.submission.model_copy(update={"division": "open"}))
-    with evaluated_model(random, CPU) as evaluated:
+    with evaluated_model(
+        replace(row, submission=row.submission.model_copy(update={"division": "open"})), CPU
+    ) as evaluated:
         assert isinstance(evaluated.model, SandboxedModel)
     hooked = METHOD.replace("    return nn", "    model = nn")
     hooked += "    model.register_forward_hook(lambda m, a, y: y * (1 + 2**-22))\n    return model\n"
@@ -200,20 +201,18 @@ def test_known_layers_that_are_random_or_answer_otherwise_stay_in_the_sandbox_un
             evaluated.confirm(images(), 4, row.name)
 
 
-VIT = METHOD.replace("torch import nn", "torch import nn\nfrom benchmark.layers.vit import timm_vit").replace(
-    "nn.Sequential(nn.Flatten(), nn.Linear(64, 10))",
-    "timm_vit(img_size=8, patch_size=4, in_chans=1, num_classes=10, embed_dim=8, depth=1, num_heads=2, act_layer={})",
-)
+SIZES = "img_size=8, patch_size=4, in_chans=1, num_classes=10, embed_dim=8, depth=1, num_heads=2, act_layer={}"
+VIT = f"from torch import nn\nfrom benchmark.layers.vit import timm_vit\n\n\ndef build(data):\n    return timm_vit({SIZES})\n"
 
 
 def test_timms_networks_are_rebuilt_where_they_answer_alike_and_are_not_certified(row) -> None:
     for activation, asked in (("None", False), ("nn.ReLU", True)):
         Path("submissions/Tiny2026Linear/method.py").write_text(VIT.format(activation))
-        model = methods.build_model(row.submission, row.settings, row.track)
+        model = methods.build_model(row.submission, row.settings, row.track).eval()
         save_file(model.state_dict(), row.weights)
         with evaluated_model(row, CPU) as evaluated:
             assert isinstance(evaluated.model, SandboxedModel) is asked
-            assert torch.equal(evaluated.model(images()), model.eval()(images()))
+            assert torch.equal(evaluated.model(images()), model(images()))
     row = replace(row, settings=row.settings.model_copy(update={"certificate": {"name": "local"}}))
     with pytest.raises(BenchmarkError, match="the layer VisionTransformer is none"), evaluated_model(row, CPU):
         pass
@@ -226,6 +225,16 @@ def test_a_question_leaves_both_processes_on_one_core_and_the_caller_free(row, m
         model.build()
         assert os.sched_getaffinity(0) == cores
         assert len(os.sched_getaffinity(model._process.pid)) == 1
+
+
+def test_files_of_the_evaluators_garbage_close_none_of_the_sandboxs_files(row, sandboxed) -> None:
+    gc.disable()  # the garbage lasts until the fork
+    garbage = [Path("params.yaml").open() for _ in range(5)]  # noqa: SIM115
+    garbage.append(garbage)
+    del garbage
+    code = "import gc, os; own = [os.open(os.devnull, 0) for _ in range(99)]; gc.collect(); "
+    sandboxed(code + "[os.close(number) for number in own]; return super().forward(x)")
+    gc.enable()
 
 
 def test_a_machine_that_refuses_cores_is_asked_all_the_same(row, monkeypatch) -> None:
