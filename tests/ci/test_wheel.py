@@ -42,7 +42,7 @@ def test_an_installed_wheel_loads_and_evaluates_models_outside_of_a_checkout(tmp
 
     pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path / "dist", tmp_path / "source")
     (wheel,) = (tmp_path / "dist").glob("*.whl")
-    assert wheel.stat().st_size < 60 * 2**20
+    assert wheel.stat().st_size < 100e6  # what package indexes take
     pip("install", "--no-deps", "--no-compile", "--target", tmp_path / "installed", wheel)
     assert not [*(tmp_path / "installed/submissions").rglob("test_*.py")]
     place = tmp_path / "elsewhere"
