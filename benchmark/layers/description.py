@@ -235,7 +235,7 @@ def _built(node: Any, path: str) -> nn.Module:
 
 
 def _made(kind: Kind, arguments: Mapping[str, Any], parts: list[Any], path: str) -> nn.Module:
-    """Make one layer by its constructor. Raise a BenchmarkError if an argument is not what it should be."""
+    """Make one layer as its kind says. Raise a BenchmarkError if an argument is not what it should be."""
     checked = {}
     for name, value in arguments.items():
         try:

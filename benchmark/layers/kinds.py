@@ -90,7 +90,9 @@ def known(
     make: Callable[..., nn.Module] | None = None,
     **arguments: Check | Argument,
 ) -> Callable[[Layer], Layer]:
-    """Decorate a layer's class to declare it. A bare check is of the attribute with the argument's name."""
+    """Decorate a layer's class to declare it. A bare check is of the attribute with the argument's name. `make` builds the
+    layer from its arguments, where its constructor does not.
+    """
     full = {
         name: argument if isinstance(argument, Argument) else Argument(argument, attrgetter(name))
         for name, argument in arguments.items()

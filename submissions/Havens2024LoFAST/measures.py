@@ -16,14 +16,10 @@ from torch import nn
 
 from benchmark.attacks import pgd
 from benchmark.certificates import crown, local
+from benchmark.certificates.bounds.attention_ascent import attention_ascent, sphere_ascent
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import bound_network
-from benchmark.certificates.bounds.sensitivity import (
-    AttentionSensitivity,
-    attention_ascent,
-    attention_sensitivity,
-    sphere_ascent,
-)
+from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, attention_sensitivity
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.published import AT_ONCE, Published
 from benchmark.certificates.unsound_paper_formula import specformer_constant

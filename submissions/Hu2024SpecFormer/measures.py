@@ -17,8 +17,8 @@ from sklearn.svm import SVC
 from torch import nn
 
 from benchmark.attacks import pgd
+from benchmark.certificates.bounds.attention_ascent import sphere_ascent
 from benchmark.certificates.bounds.layer_bound import exact_layer_bound
-from benchmark.certificates.bounds.sensitivity import sphere_ascent
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.unsound_paper_formula import specformer_constant
 from benchmark.layers.attention import SelfAttention

@@ -183,7 +183,7 @@ def with_attribute(layer: nn.Module, name: str, value: object) -> nn.Module:
         (Doubled(4, 4), "the layer Doubled is none that a description knows"),
         (nn.Sequential(nn.Tanh(), Residual(Doubled(4, 4))), r"the layer Doubled at 1\.body is none"),
         (nn.MultiheadAttention(4, 2), "the layer MultiheadAttention is none"),
-        (VIT(qkv_bias=False), r"lacks the tensor blocks\.0\.attn\.qkv\.bias|its blocks\.0\.attn\.qkv\.bias"),
+        (VIT(qkv_bias=False), r"VisionTransformer: its blocks\.0\.attn\.qkv\.bias is a NoneType"),
         *(
             (nn.Linear(4, 4).to(dtype), f"weight is {dtype}; only float32 networks")
             for dtype in (torch.float64, torch.float16, torch.bfloat16)

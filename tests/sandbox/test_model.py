@@ -185,9 +185,8 @@ def test_known_layers_are_evaluated_on_a_network_rebuilt_here(row, certificate) 
 
 
 def test_known_layers_that_are_random_or_answer_otherwise_stay_in_the_sandbox_unless_they_are_certified(row) -> None:
-    with evaluated_model(
-        replace(row, submission=row.submission.model_copy(update={"division": "open"})), CPU
-    ) as evaluated:
+    opened = row.submission.model_copy(update={"division": "open"})
+    with evaluated_model(replace(row, submission=opened), CPU) as evaluated:
         assert isinstance(evaluated.model, SandboxedModel)
     hooked = METHOD.replace("    return nn", "    model = nn")
     hooked += "    model.register_forward_hook(lambda m, a, y: y * (1 + 2**-22))\n    return model\n"
@@ -227,14 +226,14 @@ def test_a_question_leaves_both_processes_on_one_core_and_the_caller_free(row, m
         assert len(os.sched_getaffinity(model._process.pid)) == 1
 
 
-def test_files_of_the_evaluators_garbage_close_none_of_the_sandboxs_files(row, sandboxed) -> None:
+def test_files_of_the_evaluators_garbage_close_none_of_the_sandboxs_files(sandboxed, request) -> None:
+    request.addfinalizer(gc.enable)
     gc.disable()  # the garbage lasts until the fork
     garbage = [Path("params.yaml").open() for _ in range(5)]  # noqa: SIM115
     garbage.append(garbage)
     del garbage
-    code = "import gc, os; own = [os.open(os.devnull, 0) for _ in range(99)]; gc.collect(); "
-    sandboxed(code + "[os.close(number) for number in own]; return super().forward(x)")
-    gc.enable()
+    code = "import gc, os; own = [os.open(os.devnull, 0) for _ in range(99)]; gc.collect(); [*map(os.close, own)]; "
+    assert sandboxed(code + "return super().forward(x)")(images()).shape == (9, 10)
 
 
 def test_a_machine_that_refuses_cores_is_asked_all_the_same(row, monkeypatch) -> None:

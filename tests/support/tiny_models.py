@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.sensitivity import attention, attention_ascent, attention_sensitivity
+from benchmark.certificates.bounds.attention_ascent import attention, attention_ascent
+from benchmark.certificates.bounds.sensitivity import attention_sensitivity
 from benchmark.layers.attention import SelfAttention
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import MeanPool, Patchify

@@ -10,8 +10,8 @@ import torch
 from searched import few
 from tiny_layers import draw
 
+from benchmark.certificates.bounds.attention_ascent import sphere_ascent
 from benchmark.certificates.bounds.layer_bound import exact_layer_bound
-from benchmark.certificates.bounds.sensitivity import sphere_ascent
 from benchmark.layers.attention_grid import GridAttention, GridSensitivity
 
 

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from benchmark.certificates.bounds.attention import QuickAttention
+from benchmark.certificates.bounds.attention_ascent import attention
 from benchmark.certificates.bounds.l2_attention import L2AttentionBound, window_mixing_constants
 from benchmark.certificates.bounds.layer_bound import PerturbationSet, exact_layer_bound
 from benchmark.certificates.bounds.scaled_cosine import scaled_cosine_norm_upper
-from benchmark.certificates.bounds.sensitivity import attention, attention_sensitivity
+from benchmark.certificates.bounds.sensitivity import attention_sensitivity
 from benchmark.certificates.bounds.sll import SLLBound
 from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_l2 import L2Attention
