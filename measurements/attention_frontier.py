@@ -6,7 +6,8 @@ The track cifar10_jpeg (real CIFAR-10 images re-encoded as JPEG; its data stage 
 trained for `epochs` epochs (2 unless given; kept in work/benchmarks), measured on validation images alone: clean accuracy,
 accuracy certified at l2 0.1412, and what of clean accuracy is lost when every attention averages uniformly, is left out, or
 mixes by its mean pattern over 1,000 training images, which keeps where heads look and drops what they see there. Entropy is
-the mean of rows, over that of the uniform pattern. Writes the figure to measurements/frontier.svg. One thread.
+the mean of softmax's rows, over that of the uniform pattern. Each network has its row's recipe. Writes the figure to
+measurements/frontier.svg. One thread.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmark.attacks import replaced_attention as replaced
 from benchmark.attacks.replaced_attention import SOFTMAX, predictions_with
 from benchmark.certificates.local import certified_at
 from benchmark.data.images import load_split
@@ -51,6 +53,7 @@ GRID = {
     "network": "grid", "patch_size": 4, "width": 48, "stages": 2, "depth": 2, "attention": 2, "heads": 8, "inner": 8,
     "outputs": 256,
 }  # fmt: skip
+CONTENT = {"network": "content", "patch_size": 4, "width": 48, "stages": 2, "depth": 2, "last": 0, "outputs": 256}
 PRICED, BLIND = "local_margin", "margin"  # objectives: whether the loss sees what attention costs of the bound
 
 
@@ -70,6 +73,10 @@ def lofast(name: str, **changes: Any) -> Network:
     return Network(name, "wide_margin", changes, BLIND)
 
 
+def content(name: str, mixer: str, **more: Any) -> Network:
+    return Network(name, "content_attention", {**CONTENT, "mixer": mixer, **more})
+
+
 NETWORKS = (
     lofast("LoFAST as `wide_margin`, W_V and W_O at most 0.15"),
     lofast("the same, at most 0.5", vo_norm=0.5),
@@ -83,6 +90,10 @@ NETWORKS = (
     grid("soft places, content from 1, price unseen", 1.0, BLIND, sharpness=0.5),
     grid("soft places, content from 3, price unseen", 3.0, BLIND, sharpness=0.5),
     grid("no places, content from 3, price unseen", 3.0, BLIND, sharpness=0.0),
+    content("shifts, the twin of the next", "shift"),
+    content("competition over 5 places in their place", "competition"),
+    content("competition also over all 16 tokens", "competition", last=2),
+    content("the cone over 5 places", "cone"),
 )
 
 
@@ -155,7 +166,7 @@ def _best_weights(model: nn.Sequential, row: Row, objective: str, epochs: int, p
     fabric = Fabric(accelerator="cpu", devices=1, precision="32-true")
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoint = path.with_suffix(".checkpoint")
-    steps = Steps(model, loss, spec, fabric, splits[0][0][:1], augment=augment)
+    steps = Steps(model, loss, spec, fabric, splits[0][0][: loss.looks_at], augment=augment)
     return train(steps, *splits, seed=0, checkpoint=checkpoint)[0]
 
 
@@ -170,7 +181,11 @@ def measured(
 
     clean = 100 * float((predicted(model, images) == labels).double().mean())
     certified = 100 * float(certified_at(model, images, labels, RADIUS).double().mean())
-    replaced = [lost(predictions_with(weights, model, images, BATCH)) for weights in ("uniform", "none")]
+    others = [lost(predictions_with(weights, model, images, BATCH)) for weights in ("uniform", "none")]
+    if replaced.patterns(model, images[:1]):
+        means = replaced.mean_patterns(model, seen, BATCH)
+        pattern = lost(replaced.predictions_with_patterns(means, model, images, BATCH))
+        return Measured(name, clean, certified, *others, pattern, None, seconds)
     with patterns() as mode:
         predicted(model, seen)
         means = mode.means(len(seen) // BATCH)
@@ -181,7 +196,7 @@ def measured(
         entropy = mode.entropy()
     with patterns(means):
         pattern = lost(predicted(model, images))
-    return Measured(name, clean, certified, *replaced, pattern, entropy, seconds)
+    return Measured(name, clean, certified, *others, pattern, entropy, seconds)
 
 
 @torch.no_grad()
@@ -239,7 +254,7 @@ def line(one: Measured) -> str:
 
 def figure(found: list[Measured]) -> str:
     """Certified accuracy over the points that uniform averaging costs (discs), and that the mean pattern costs (squares)."""
-    left, top, width, height, most = 60, 20, 560, 300, 45.0
+    left, top, width, height, most = 60, 20, 560, 300, 50.0
     widest = max(10.0, *(part for one in found for part in (one.uniform, one.mean_pattern) if part is not None))
 
     def place(x: float, y: float) -> tuple[float, float]:
