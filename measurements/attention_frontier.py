@@ -5,19 +5,20 @@
 The track cifar10_jpeg (real CIFAR-10 images re-encoded as JPEG; its data stage has to have run), networks of one small size
 trained for `epochs` epochs (2 unless given; kept in work/benchmarks), measured on validation images alone: clean accuracy,
 accuracy certified at l2 0.1412, and what of clean accuracy is lost when every attention averages uniformly, is left out, or
-mixes by its mean pattern over 1,000 training images, which keeps where heads look and drops what they see there. Entropy is
-the mean of softmax's rows, over that of the uniform pattern. Each network has its row's recipe. Writes the figure to
-measurements/frontier.svg. One thread.
+mixes by its mean pattern over 1,000 training images, which keeps where heads look and drops what they see there, or by
+another image's. Where shifts and absolute values stand in attention's place, their slopes are replaced likewise: the control.
+Entropy is the mean of softmax's rows, over that of the uniform pattern. Each network has its row's recipe. Writes the figure
+to measurements/frontier.svg. One thread.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,17 @@ import torch
 from lightning_fabric import Fabric
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmark.attacks import replaced_attention as replaced
-from benchmark.attacks.replaced_attention import SOFTMAX, predictions_with
+from benchmark.attacks.prediction import logits
+from benchmark.attacks.replaced_attention import mean_patterns, patterns, predictions_with, predictions_with_patterns
 from benchmark.certificates.local import certified_at
 from benchmark.data.images import load_split
 from benchmark.data.tensors import tensors
+from benchmark.layers.competitive_attention import Competition
+from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.specs import methods
 from benchmark.specs.rows import Row, load_row
 from benchmark.specs.training import Augmentation
@@ -107,6 +108,7 @@ class Measured:
     uniform: float | None
     none: float | None
     mean_pattern: float | None
+    other_pattern: float | None
     entropy: float | None
     seconds: float
 
@@ -120,9 +122,10 @@ def main() -> None:
     seen = tensors(load_split(data, "train"))[0][:TRAINING_IMAGES]
     print(f"{platform.machine()}, one thread, {epochs} epochs of training, {count} validation images\n")
     print(
-        "| | network | clean | certified | uniform costs | none costs | mean pattern costs | entropy | core-seconds |"
+        "| | network | clean | certified | uniform costs | none costs | mean pattern costs | another image's costs | entropy "
+        "| core-seconds |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     found = []
     for index, network in enumerate(NETWORKS):
         model, seconds = trained(network, epochs, index)
@@ -179,72 +182,57 @@ def measured(
     def lost(predicted: torch.Tensor | None) -> float | None:
         return None if (now := right(predicted)) is None else clean - now
 
-    clean = 100 * float((predicted(model, images) == labels).double().mean())
+    clean = 100 * float((logits(model, images, BATCH).argmax(1) == labels).double().mean())
     certified = 100 * float(certified_at(model, images, labels, RADIUS).double().mean())
-    others = [lost(predictions_with(weights, model, images, BATCH)) for weights in ("uniform", "none")]
-    if replaced.patterns(model, images[:1]):
-        means = replaced.mean_patterns(model, seen, BATCH)
-        pattern = lost(replaced.predictions_with_patterns(means, model, images, BATCH))
-        return Measured(name, clean, certified, *others, pattern, None, seconds)
-    with patterns() as mode:
-        predicted(model, seen)
-        means = mode.means(len(seen) // BATCH)
-    if not means:
-        return Measured(name, clean, certified, None, None, None, None, seconds)
-    with patterns() as mode:
-        predicted(model, images)
-        entropy = mode.entropy()
-    with patterns(means):
-        pattern = lost(predicted(model, images))
-    return Measured(name, clean, certified, *others, pattern, entropy, seconds)
+    uniform, none = (lost(predictions_with(weights, model, images, BATCH)) for weights in ("uniform", "none"))
+    own = patterns(model, images)
+    if not own:
+        means, _ = slopes(model, seen)
+        pattern, other = (lost(slopes(model, images, given)[1]) for given in (means, None))
+        return Measured(name, clean, certified, None, None, pattern, other, None, seconds)
+    means, by_softmax = mean_patterns(model, seen, BATCH), not any(isinstance(m, Competition) for m in model.modules())
+    pattern, other = (lost(predictions_with_patterns(given, model, images, BATCH)) for given in (means, None))
+    entropies = [float(torch.special.entr(p).sum(-1).mean()) / math.log(p.shape[-1]) for p in own]
+    entropy = sum(entropies) / len(own) if by_softmax else None
+    return Measured(name, clean, certified, uniform, none, pattern, other, entropy, seconds)
 
 
 @torch.no_grad()
-def predicted(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    return torch.cat([model(x).argmax(1) for x in images.split(BATCH)])
+def slopes(
+    model: nn.Sequential, images: torch.Tensor, given: list[torch.Tensor] | None = None
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Return the mean slopes of the absolute values behind each shift, and the classes (n,) with `given` slopes in their
+    place, or with those of the image before.
+    """
+    own: list[torch.Tensor] = []
+    layers = [layer for layer, shift in zip(model[2:], model, strict=False) if isinstance(shift, ShiftTokens)]
 
+    def see(layer: nn.Module, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
+        assert isinstance(layer, Absolute)
+        own.append(inputs[0][..., : layer.folded].sign())
 
-@contextmanager
-def patterns(means: list[torch.Tensor] | None = None) -> Iterator[_Patterns]:
-    """Within the block attention's weights are seen or, with `means`, replaced by these."""
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Patterns(means) as mode:
-        yield mode
+    def fold(layer: nn.Module, inputs: tuple[torch.Tensor], _: torch.Tensor) -> torch.Tensor:
+        assert isinstance(layer, Absolute)
+        folded, rest = inputs[0].tensor_split([layer.folded], dim=-1)
+        return torch.cat([folded * next(others), rest], dim=-1)
 
-
-class _Patterns(TorchDispatchMode):
-    """Softmaxes over tensors of three axes or more, told apart by their order within a pass over one batch."""
-
-    def __init__(self, means: list[torch.Tensor] | None) -> None:
-        super().__init__()
-        self.replacement, self.calls = means, 0
-        self.sums: list[tuple[torch.Tensor, float, int]] = []  # by call
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if func not in SOFTMAX or found.ndim < 3:
-            return found
-        if self.replacement is not None:
-            self.calls += 1
-            return self.replacement[(self.calls - 1) % len(self.replacement)].to(found.dtype).expand_as(found).clone()
-        rows = -torch.xlogy(found, found).sum(-1).mean() / torch.log(torch.tensor(float(found.shape[-1])))
-        self.sums.append((found.double().sum(0), float(rows), len(found)))
-        return found
-
-    def means(self, batches: int) -> list[torch.Tensor]:
-        """Of each layer: (heads, tokens, tokens). Every batch passes each layer once, so call k is of layer k mod layers."""
-        layers = len(self.sums) // batches
-        by_layer = [self.sums[layer::layers] for layer in range(layers)]
-        return [sum(total for total, _, _ in calls) / sum(n for _, _, n in calls) for calls in by_layer]
-
-    def entropy(self) -> float:
-        return sum(rows for _, rows, _ in self.sums) / len(self.sums)
+    handles = [layer.register_forward_hook(see) for layer in layers]
+    model(images)
+    for handle in handles:
+        handle.remove()
+    others = iter(given or [part.roll(1, 0) for part in own])
+    handles = [layer.register_forward_hook(fold) for layer in layers]
+    classes = model(images).argmax(1)
+    for handle in handles:
+        handle.remove()
+    return [part.mean(0, keepdim=True) for part in own], classes
 
 
 def line(one: Measured) -> str:
     def words(value: float | None, form: str = ".1f") -> str:
         return "" if value is None else format(value, form)
 
-    parts = (one.uniform, one.none, one.mean_pattern)
+    parts = (one.uniform, one.none, one.mean_pattern, one.other_pattern)
     shares = " | ".join(words(part) for part in parts)
     return (
         f"| {one.name} | {one.clean:.1f} | {one.certified:.1f} | {shares} | {words(one.entropy, '.2f')} "

@@ -36,6 +36,9 @@ image not put back into the box: .clamp(0, 1).to(images.device) => .to(images.de
 an image far outside the ball is taken: over.max() > 1e-5 + 1e-4 * threat.eps => over.max() > threat.eps
 [attacks] tests/attacks/test_ball.py -k margin
 margin over the smallest other logit: others.amax(1, keepdim=True) => logits.amin(1, keepdim=True)
+[attacks] tests/attacks/test_replaced_attention.py
+attention, an image's own patterns for another's: pattern.roll(1, 0) => pattern.roll(0, 0)
+attention, mean patterns not divided: sum(layer) / len(images) => sum(layer)
 [attacks] tests/attacks/engine/test_search.py
 slots, a later run hides an earlier one: if target < self.by[image] => if target >= 0
 AutoAttack, least likely targets: order[:, -targets - 1 : -1].flip(1) => order[:, :targets]

@@ -4,13 +4,14 @@ attention contributes. Patterns replaced by their mean over images, or by anothe
 Attention is any softmax that torch computes over an axis of a tensor with three axes or more, including scaled dot-product
 attention. XCiT's attention over channels counts, a softmax over classes (two axes) does not. A softmax written by hand, as
 exp over a sum, is not found. Where a mask is -infinity, uniform weights are 0; a finite mask, as Swin's -100, is ignored.
-The layers of layers/competitive_attention.py report their patterns. Only these can be replaced by other patterns.
+The layers of layers/competitive_attention.py report their patterns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -19,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.attacks.prediction import checked, logits
-from benchmark.layers.competitive_attention import watching
+from benchmark.layers.competitive_attention import Uniform, Watcher, watching
 from benchmark.runtime.errors import BenchmarkError
 
 Weights = Literal["uniform", "none"]  # equal for all that a query may attend to; or 0
@@ -71,29 +72,32 @@ def _classes(logits: torch.Tensor) -> torch.Tensor:
     return torch.where(first > second, logits.argmax(1), -1)
 
 
-@torch.no_grad()
 def patterns(model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
-    """Return the attention patterns (n, ...) that layers report in one forward pass; none for a model in another process."""
+    """Return the attention patterns (n, parts, ...) of one forward pass, in order: `parts` are Swin's windows, or 1.
+
+    There are none for a model in another process, or where attention mixes images: its first axis is no multiple of n.
+    """
     seen: list[torch.Tensor] = []
     if not isinstance(model, Remote):
-        with watching(lambda pattern, _: seen.append(pattern)):
+        with _patterns_seen_by(lambda pattern, _: seen.append(pattern)):
             model(images)
-    return seen
+    if any(not len(pattern) or len(pattern) % len(images) for pattern in seen):
+        return []
+    return [pattern.unflatten(0, (len(images), -1)) for pattern in seen]
 
 
 def mean_patterns(model: nn.Module, images: torch.Tensor, batch_size: int) -> list[torch.Tensor]:
-    """Return the mean over images (n, c, h, w) of each pattern that a layer reports: (1, ...) float64, in order."""
-    batches = [patterns(model, part) for part in images.split(batch_size)]
-    return [
-        sum(part.double().sum(0, keepdim=True) for part in layer) / len(images) for layer in zip(*batches, strict=True)
-    ]
+    """Return the mean over images (n, c, h, w) of each of the `patterns`: (1, parts, ...) float64, in order."""
+    batches = images.split(batch_size)
+    sums = [[part.double().sum(0, keepdim=True) for part in patterns(model, batch)] for batch in batches]
+    return [sum(layer) / len(images) for layer in zip(*sums, strict=True)]
 
 
 class OtherPatterns(nn.Module):
-    """The model with other patterns in place of those that its layers report: images (n, c, h, w) to logits (n, classes).
+    """The model with other patterns in place of its own: images (n, c, h, w) to logits (n, classes).
 
     Args:
-        means: the patterns that all images get, by layer; None gives each image those of the one before it in the batch, as
+        means: the patterns that all images get, in order; None gives each image those of the one before it in the batch, as
             an unchanged pass has them, and the first one those of the last.
     """
 
@@ -101,16 +105,15 @@ class OtherPatterns(nn.Module):
         super().__init__()
         self.model, self.means = model, means
 
-    @torch.no_grad()
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         given = iter(self.means or [pattern.roll(1, 0) for pattern in patterns(self.model, images)])
 
-        def replacement(pattern: torch.Tensor, _: float) -> torch.Tensor:
+        def replacement(pattern: torch.Tensor, _: Uniform) -> torch.Tensor:
             if (other := next(given, None)) is None:
-                raise BenchmarkError("the model reports more patterns in its second pass than in its first")
-            return other.to(pattern.dtype).expand_as(pattern)
+                raise BenchmarkError("the model has more attention in its second pass than in its first")
+            return other.to(pattern.dtype).expand(len(images), *other.shape[1:]).flatten(0, 1)
 
-        with watching(replacement):
+        with _patterns_seen_by(replacement):
             logits = checked(self.model(images), len(images))
         return torch.where(torch.isfinite(logits).all(1, keepdim=True), logits, 0)
 
@@ -123,33 +126,50 @@ def predictions_with_patterns(
 
 
 @contextmanager
-def replaced_attention(weights: Weights) -> Iterator[_Replaced]:
+def replaced_attention(weights: Weights) -> Iterator[Replaced]:
     """Give every attention these weights inside the context."""
+    replaced = Replaced(weights)
+    with _patterns_seen_by(replaced):
+        yield replaced
+
+
+@dataclass
+class Replaced:
+    """What replaces a pattern, and how often it did."""
+
+    weights: Weights
+    replaced: int = 0
+
+    def __call__(self, pattern: torch.Tensor, uniform: Uniform) -> torch.Tensor:
+        self.replaced += 1
+        return torch.zeros_like(pattern) + (uniform() if self.weights == "uniform" else 0.0)
+
+
+@contextmanager
+def _patterns_seen_by(watcher: Watcher) -> Iterator[None]:
+    """Show every pattern to `watcher` inside the context, and mix by what it returns if that is not None."""
     fast = torch.backends.mha.get_fastpath_enabled()  # it computes a layer in one call, without a visible softmax
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Replaced(weights) as mode, watching(mode.of_pattern):
-            yield mode
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Softmaxes(watcher), watching(watcher):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-class _Replaced(TorchDispatchMode):
-    def __init__(self, weights: Weights) -> None:
+class _Softmaxes(TorchDispatchMode):
+    def __init__(self, watcher: Watcher) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.weights, self.replaced = weights, 0
-
-    def of_pattern(self, pattern: torch.Tensor, uniform: float) -> torch.Tensor:
-        """Return the replacement of a pattern that a layer reports, and count it."""
-        self.replaced += 1
-        return torch.full_like(pattern, uniform if self.weights == "uniform" else 0.0)
+        self.watcher = watcher
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func not in SOFTMAX or result.ndim < 3:
             return result
-        self.replaced += 1
-        if self.weights == "none":
-            return torch.zeros_like(result)
-        unmasked = args[0] != -torch.inf
-        return (unmasked / unmasked.sum(args[1], keepdim=True).clamp(min=1)).to(result.dtype)
+
+        def uniform() -> torch.Tensor:
+            unmasked = args[0] != -torch.inf
+            return unmasked / unmasked.sum(args[1], keepdim=True).clamp(min=1)
+
+        other = self.watcher(result, uniform)
+        return result if other is None else other.to(result.dtype)

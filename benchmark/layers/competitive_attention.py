@@ -48,7 +48,8 @@ GAIN = 10.0  # log budgets are learned this many times as fast as other paramete
 SHARE = 0.4  # of window * the scores' spread: a budget with which about half of a window is in the support
 ROOT, HALF = 2.0**0.5, 0.5**0.5
 SIZES = {"width": whole(1), "heads": whole(1), "side": whole(1, 64), "window": whole(2)}
-Watcher = Callable[[torch.Tensor, float], torch.Tensor | None]
+Uniform = Callable[[], torch.Tensor | float]  # the pattern that treats all places alike
+Watcher = Callable[[torch.Tensor, Uniform], torch.Tensor | None]
 _watchers: list[Watcher] = []  # those that see and replace patterns; the last one counts
 
 
@@ -56,8 +57,7 @@ _watchers: list[Watcher] = []  # those that see and replace patterns; the last o
 def watching(watcher: Watcher) -> Iterator[None]:
     """Within the block these layers show their patterns (n, ...) to `watcher(pattern, uniform)`, and mix by what it returns.
 
-    With None they mix by their own. `uniform` is the weight of every place in the pattern that treats all places alike; a
-    pattern of zeros moves nothing.
+    With None they mix by their own. A pattern of zeros moves nothing.
     """
     _watchers.append(watcher)
     try:
@@ -72,7 +72,7 @@ def being_watched() -> bool:
 
 
 def _replacement(pattern: Callable[[], torch.Tensor], uniform: float) -> torch.Tensor | None:
-    return _watchers[-1](pattern(), uniform) if _watchers else None
+    return _watchers[-1](pattern(), lambda: uniform) if _watchers else None
 
 
 def rings(side: int) -> list[list[tuple[int, int]]]:

@@ -19,8 +19,8 @@ class WithoutAttention(Frozen):
 class AttentionResult(Frozen):
     """The network with uniform averaging in the place of its attention, and with nothing there. Neither ranks.
 
-    Where layers make their patterns known (layers/competitive_attention.py): with the mean pattern over training images, and
-    with another image's.
+    Of a network that the evaluator has in its own process, also with the mean pattern over training images, and with another
+    image's (attacks/replaced_attention.py).
     """
 
     uniform: WithoutAttention

@@ -1,7 +1,7 @@
 """Step `attention`: one row's clean accuracy with uniform averaging in place of attention, and with nothing.
 
-Where the layers of a network that was rebuilt from its description report their patterns, also with the mean pattern over
-training images and with another image's.
+Of a network in this process, such as one rebuilt from its description, also with its mean pattern over training images and
+with another image's.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Attention(EvaluationStep):
             if predicted is None:
                 return Outcome(summary="no attention found in it")
             columns[name] = predicted
-        if work.row.described and replaced.patterns(subject.model, subject.images[:1]):
-            size = work.row.track.evaluation.batch_size  # on every device: another image's patterns are of its batch
+        size = work.row.track.evaluation.batch_size  # on every device: another image's patterns are of its batch
+        if replaced.patterns(subject.model, subject.images[:size]):
             training = training_images(work.row.data, PATTERN_IMAGES).to(subject.device)
             means = replaced.mean_patterns(subject.model, training, size)
             for given, name in zip((means, None), PATTERN_COLUMNS.values(), strict=True):

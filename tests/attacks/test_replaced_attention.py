@@ -155,7 +155,7 @@ def test_other_patterns_are_the_means_or_those_of_the_image_before() -> None:
     model, images = competition(), torch.randn(6, 1, 9, 20)
     own = model(images).argmax(1)
     alike = images[:1].expand(6, -1, -1, -1)
-    assert [tuple(part.shape) for part in patterns(model, images)] == [(6, 3, 3, 2, 5)] * 2 + [(6, 3, 3, 10)]
+    assert [tuple(part.shape) for part in patterns(model, images)] == [(6, 1, 3, 3, 2, 5)] * 2 + [(6, 1, 3, 3, 10)]
     means = mean_patterns(model, images, 4)
     torch.testing.assert_close(means[0], patterns(model, images)[0].double().mean(0, keepdim=True))
     for given in (means, None):
@@ -171,6 +171,26 @@ def test_other_patterns_are_the_means_or_those_of_the_image_before() -> None:
     torch.testing.assert_close(OtherPatterns(model, None)(pairs), OtherPatterns(model, given)(pairs))
     assert torch.equal(model(images).argmax(1), own)
     assert patterns(nn.Sequential(nn.Linear(4, 2)), torch.rand(1, 4)) == []
+
+
+@pytest.mark.parametrize("name", [name for name, (_, shape, _) in CASES.items() if shape is not TOKENS])
+def test_a_softmax_is_replaced_by_its_mean_or_by_that_of_the_image_before(name) -> None:
+    torch.manual_seed(0)
+    count, shape, build = CASES[name]
+    model, images = build().eval().double(), 2 * torch.randn(6, *shape[1:]).double()
+    seen, own = patterns(model, images), model(images).detach()
+    assert [len(part) for part in seen] == [6] * count
+    alike = images[:1].expand_as(images)
+    torch.testing.assert_close(OtherPatterns(model, mean_patterns(model, alike, 4))(images[:1]), own[:1])
+    torch.testing.assert_close(OtherPatterns(model, None)(alike), own[:1].expand_as(own))
+    before = [part[5:] for part in seen]  # as means, the last image's patterns for the first one
+    torch.testing.assert_close(OtherPatterns(model, None)(images)[:1], OtherPatterns(model, before)(images[:1]))
+    assert not torch.allclose(OtherPatterns(model, before)(images[:1]), own[:1], rtol=0, atol=1e-10)
+
+
+def test_attention_over_images_has_no_pattern_of_an_image() -> None:
+    model = Through(nn.Softmax(-1), lambda x: x.flatten(2).transpose(0, 1), lambda w, x: (w @ w.mT).sum((0, 2)))
+    assert patterns(model, torch.rand(5, 2, 3, 3)) == []
 
 
 @pytest.mark.parametrize(("weights", "divided"), [("uniform", False), ("none", True)])

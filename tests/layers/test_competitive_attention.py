@@ -150,12 +150,12 @@ def test_a_pattern_is_seen_and_replaced_within_the_block_alone(name) -> None:
         ((pattern, uniform),) = seen
         if isinstance(layer, CompetitiveAttention):
             torch.testing.assert_close(pattern.sum(-1), torch.ones(pattern.shape[:-1]).double())
-            assert uniform == 1 / layer.window
+            assert uniform() == 1 / layer.window
         else:
             assert set(pattern.unique().tolist()) == {0.0, 1.0}
         with watching(lambda pattern, uniform: torch.zeros_like(pattern)):
             torch.testing.assert_close(layer(x), x)
-        with watching(lambda pattern, uniform: torch.full_like(pattern, uniform)):
+        with watching(lambda pattern, uniform: torch.full_like(pattern, uniform())):
             assert not torch.allclose(layer(x), before, atol=1e-3)
         assert torch.equal(layer(x), before)
 

@@ -172,7 +172,7 @@ def _replay(evaluator: Evaluator, row: Row, record: Record, stored: Stored, evid
     steady = _is_steady(record, findings, "predictions, margins and successes")
     evaluator.replay_clean(evidence, steady)
     if record.attention and steady:
-        evaluator.replay_without_attention(evidence, row.data if row.described else None)
+        evaluator.replay_without_attention(evidence, row.data)
     of_attacks, done = evaluator.of_first(attacked(evidence)), 0
     for attack in [attack for attack in record.attacks if attack.id in stored.adversarial]:
         images = read_tensors(stored.adversarial[attack.id], [attack.id])
