@@ -4,7 +4,6 @@ attention contributes. Patterns replaced by their mean over images, or by anothe
 Attention is any softmax that torch computes over an axis of a tensor with three axes or more, including scaled dot-product
 attention. XCiT's attention over channels counts, a softmax over classes (two axes) does not. A softmax written by hand, as
 exp over a sum, is not found. Where a mask is -infinity, uniform weights are 0; a finite mask, as Swin's -100, is ignored.
-The layers of layers/competitive_attention.py report their patterns.
 """
 
 from __future__ import annotations
