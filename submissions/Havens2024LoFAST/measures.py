@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from benchmark.attacks import pgd
+from benchmark.attacks.replaced_attention import mean_patterns, predictions_with_patterns
 from benchmark.certificates import crown, local
 from benchmark.certificates.bounds.attention_ascent import attention_ascent, sphere_ascent
 from benchmark.certificates.bounds.checked_copy import checked_copy
@@ -278,6 +279,27 @@ def perturbed(
             total += float(_bounds(moved).bound(at, bound).mean())
         curves[name].append(total / (samples if size else 1))
     return {"x": list(sizes), **curves}
+
+
+def pattern_use(
+    model: nn.Sequential,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    seed: int,
+    training: tuple[torch.Tensor, torch.Tensor],
+    count: int = 1000,
+    batch_size: int = 200,
+) -> dict[str, float]:
+    """Return the accuracy with attention's mean patterns over the first `count` training images, and with those of the image
+    before in its batch, in the place of its own (attacks/replaced_attention.py).
+    """
+    means = mean_patterns(model, training[0][:count], batch_size)
+    replaced = {"mean pattern": means, "another image's": None}
+    return {
+        name: float((predictions_with_patterns(given, model, images, batch_size) == labels).double().mean())
+        for name, given in replaced.items()
+    }
 
 
 def _length(x: torch.Tensor, axes: list[int]) -> torch.Tensor:

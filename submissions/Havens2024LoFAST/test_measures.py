@@ -37,6 +37,15 @@ def test_each_improvement_certifies_no_less_and_none_more_than_pgd_leaves(measur
     assert curves["margin gradient"][0] > 0
 
 
+def test_a_network_with_the_patterns_of_the_same_image_keeps_its_predictions(measured) -> None:
+    measures, (network, images, _) = measured
+    alike = images[:1].expand_as(images)
+    labels = network(alike).argmax(1)
+    use = measures.pattern_use(network, alike, labels, seed=0, training=(alike, labels))
+    assert use == {"mean pattern": 1.0, "another image's": 1.0}
+    assert measures.pattern_use(network, images, labels - 1, seed=0, training=(images, labels))["mean pattern"] < 1
+
+
 def test_pgd_refutes_a_wrong_certificate(measured, monkeypatch) -> None:
     measures, (network, images, labels) = measured
     monkeypatch.setattr(measures, "_published_at", lambda *_: torch.ones(1, len(labels), dtype=torch.bool))
