@@ -87,8 +87,7 @@ def patterns(model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
 
 def mean_patterns(model: nn.Module, images: torch.Tensor, batch_size: int) -> list[torch.Tensor]:
     """Return the mean over images (n, c, h, w) of each of the `patterns`: (1, parts, ...) float64, in order."""
-    batches = images.split(batch_size)
-    sums = [[part.double().sum(0, keepdim=True) for part in patterns(model, batch)] for batch in batches]
+    sums = [[part.double().sum(0, keepdim=True) for part in patterns(model, x)] for x in images.split(batch_size)]
     return [sum(layer) / len(images) for layer in zip(*sums, strict=True)]
 
 
@@ -127,8 +126,7 @@ def predictions_with_patterns(
 @contextmanager
 def replaced_attention(weights: Weights) -> Iterator[Replaced]:
     """Give every attention these weights inside the context."""
-    replaced = Replaced(weights)
-    with _patterns_seen_by(replaced):
+    with _patterns_seen_by(replaced := Replaced(weights)):
         yield replaced
 
 

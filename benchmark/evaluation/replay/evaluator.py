@@ -113,6 +113,8 @@ class Evaluator:
             else:
                 self.findings.unchecked.append("other patterns of attention: the network's own are in another process")
         for name, changed in networks.items():
+            if name not in evidence.column_names:
+                continue
             verdicts = replace(self, model=changed).verdicts(self.images)
             recorded, prediction = column(evidence, name), np.where(verdicts.lead > 0, verdicts.prediction, -1)
             clear = self.exact | (verdicts.lead > 2 * self.reach(verdicts))
