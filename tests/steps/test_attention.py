@@ -97,7 +97,7 @@ def test_patterns_in_another_process_are_not_replaced_and_columns_of_them_not_be
     name, values = PATTERN_COLUMNS["mean"], table["clean_prediction"]
     assert {*json.loads(RECORD.read_text())["attention"]} == {"uniform", "none"}
     for column, kind, line in (
-        (values, "unchecked", "other patterns of attention: the network's own are in another process"),
+        (values, "unchecked", "other patterns of attention: the network has none to compare"),
         (pa.array([None, *values.to_pylist()[1:]]), "lines", f"the evidence has no whole column '{name}':  -> "),
     ):
         EVIDENCE.unlink()

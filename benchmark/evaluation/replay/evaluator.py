@@ -18,7 +18,7 @@ from torch import nn
 from benchmark.attacks import autoattack, pgd
 from benchmark.attacks.ball import ROUNDING, distances, into_ball
 from benchmark.attacks.prediction import logits, margins, predict
-from benchmark.attacks.replaced_attention import OtherPatterns, ReplacedAttention, mean_patterns, patterns
+from benchmark.attacks.replaced_attention import OtherPatterns, Remote, ReplacedAttention, mean_patterns, patterns
 from benchmark.data.tensors import training_images
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
 from benchmark.evaluation.evidence import ATTENTION_COLUMNS, PATTERN_COLUMNS, PATTERN_IMAGES
@@ -101,17 +101,17 @@ class Evaluator:
 
     def replay_without_attention(self, evidence: pa.Table, data: Path) -> None:
         """Compare predictions on clean images with attention replaced; `data` has the training images of mean patterns."""
-        networks: dict[str, nn.Module] = {
-            name: ReplacedAttention(self.model, w) for w, name in ATTENTION_COLUMNS.items()
-        }
-        if {*PATTERN_COLUMNS.values()} & {*evidence.column_names}:  # older evidence has none
-            if patterns(self.model, self.images[: self.batch_size]):
-                training = training_images(data, PATTERN_IMAGES).to(self.images.device)
-                means = mean_patterns(self.model, training, self.batch_size)
-                others = [OtherPatterns(self.model, given) for given in (means, None)]
-                networks |= dict(zip(PATTERN_COLUMNS.values(), others, strict=True))
-            else:
-                self.findings.unchecked.append("other patterns of attention: the network's own are in another process")
+        own = self.model
+        networks: dict[str, nn.Module] = {name: ReplacedAttention(own, w) for w, name in ATTENTION_COLUMNS.items()}
+        given = {*PATTERN_COLUMNS.values()} & {*evidence.column_names}
+        if (shown := patterns(own, self.images[: self.batch_size])) and given:
+            training = training_images(data, PATTERN_IMAGES).to(self.images.device)
+            others = [OtherPatterns(own, p) for p in (mean_patterns(own, training, self.batch_size), None)]
+            networks |= dict(zip(PATTERN_COLUMNS.values(), others, strict=True))
+        elif given or shown:  # a network in another process shows none, and older evidence has none
+            wrong = given and not isinstance(own, Remote)
+            note = self.findings.contradict if wrong else self.findings.unchecked.append
+            note(f"other patterns of attention: the {'network' if given else 'evidence'} has none to compare")
         for name, changed in networks.items():
             if name not in evidence.column_names:
                 continue
