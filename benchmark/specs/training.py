@@ -25,8 +25,8 @@ class Augmentation(Frozen):
     magnitude: int = Field(default=9, ge=0, le=10)  # of randaugment's operations
     erasing: float = Field(default=0.0, ge=0, le=1)  # chance of a black rectangle (Zhong et al. 2020)
     mixup: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # alpha (Zhang et al. 2018)
-    # alpha (Yun et al. 2019); beside mixup, half of the time
-    cutmix: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    cutmix: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # alpha (Yun et al. 2019); with mixup, half the time
+    mix_chance: float = Field(default=1.0, gt=0, le=1, exclude_if=lambda chance: chance == 1)  # that a batch is mixed
 
     @property
     def any(self) -> bool:

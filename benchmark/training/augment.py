@@ -33,13 +33,13 @@ class Augment:
         steps += [v2.RandomHorizontalFlip()] if spec.flip else []
         steps += [v2.ColorJitter(spec.jitter, spec.jitter, spec.jitter)]
         self.single = v2.Compose(steps) if spec.jitter else None  # draws image by image
-        grey = 128 if channels == 1 else (128, 128, 128)  # fills what rotations and shifts uncover
-        options = {"img_mean": grey, "magnitude_max": 9.9}  # at 10 timm posterizes to 0 bits, which Pillow refuses
+        # grey fills what rotations and shifts uncover; at 10 timm posterizes to 0 bits, which Pillow refuses
+        options = {"img_mean": 128 if channels == 1 else (128, 128, 128), "magnitude_max": 9.9}
         config = f"rand-n{spec.randaugment}-m{spec.magnitude}-mstd0.5-inc1"
         self.randaugment = rand_augment_transform(config, options) if spec.randaugment else None
         self.erasing = RandomErasing(spec.erasing, device="cpu") if spec.erasing else None
-        mixed = spec.mixup or spec.cutmix
-        self.mixup = Mixup(spec.mixup, spec.cutmix, label_smoothing=0.0, num_classes=classes) if mixed else None
+        mixing = {"prob": spec.mix_chance, "label_smoothing": 0.0, "num_classes": classes}
+        self.mixup = Mixup(spec.mixup, spec.cutmix, **mixing) if spec.mixes else None
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> Batch:
         device = images.device

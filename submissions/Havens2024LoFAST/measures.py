@@ -44,7 +44,7 @@ def certified_by(
     improvements added one after another, the last being the margin gradient; and what PGD of 40 steps leaves.
     """
     network, curves = checked_copy(model), {name: [0.0] * len(radii) for name in IN_TURN}
-    for part in local.correct(network, images, labels).split(AT_ONCE):
+    for part in _right(network, images, labels):
         bound = Published(network, bound_network(network, images[part], labels[part]))
         for (place, radius), (name, options) in itertools.product(enumerate(radii), IN_TURN.items()):
             held = bound.bounded.rival_margins > bound.margin_drop(
@@ -104,12 +104,18 @@ def certified_at(
     return {"x": list(radii), **curves}
 
 
+def _right(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Places of the images that are right, in parts; none if no image is."""
+    right = local.correct(network, images, labels)
+    return right.split(AT_ONCE) if len(right) else ()
+
+
 def _published_at(
     model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, radii: Sequence[float]
 ) -> torch.Tensor:
     """(k, n) bool: certified at each of `radii` by the published bound."""
     network, verdict = checked_copy(model), torch.zeros(len(radii), len(labels), dtype=torch.bool)
-    for part in local.correct(network, images, labels).split(AT_ONCE):
+    for part in _right(network, images, labels):
         bound = Published(network, bound_network(network, images[part], labels[part]))
         for place, radius in enumerate(radii):
             fall = bound.margin_drop(torch.full((len(part),), radius, dtype=torch.float64))
@@ -124,10 +130,13 @@ def margin_lost(
     composing norms; by the better of that and the margin gradient; and by the gradient's linear part at the nominal slopes.
     """
     network = checked_copy(model)
+    right = local.correct(network, images, labels)
+    if not len(right):
+        raise ValueError("the network gets no image right, so no margin can fall")
     lost: dict[str, list[list[torch.Tensor]]] = {
         name: [[] for _ in radii] for name in ("composing", "margin gradient", "linear part")
     }
-    for _, bounded in local.tight_bounds(network, images, labels, local.correct(network, images, labels)):
+    for _, bounded in local.tight_bounds(network, images, labels, right):
         rival = bounded.rival_margins.argmin(1, keepdim=True)
         for place, radius in enumerate(radii):
             at = torch.full((len(rival),), radius, dtype=torch.float64)

@@ -46,6 +46,14 @@ def test_a_network_with_the_patterns_of_the_same_image_keeps_its_predictions(mea
     assert measures.pattern_use(network, images, labels - 1, seed=0, training=(images, labels))["mean pattern"] < 1
 
 
+def test_no_image_is_certified_of_a_network_that_gets_none_right(measured) -> None:
+    measures, (network, images, labels) = measured
+    for measure, name in ((measures.certified_by, "margin gradient"), (measures.certified_at, "LoFAST")):
+        assert measure(network, images, labels - 1, seed=0, radii=RADII)[name] == [0.0, 0.0]
+    with pytest.raises(ValueError, match="gets no image right"):
+        measures.margin_lost(network, images, labels - 1, seed=0, radii=RADII)
+
+
 def test_pgd_refutes_a_wrong_certificate(measured, monkeypatch) -> None:
     measures, (network, images, labels) = measured
     monkeypatch.setattr(measures, "_published_at", lambda *_: torch.ones(1, len(labels), dtype=torch.bool))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from tiny_training import blobs
@@ -25,9 +26,7 @@ def test_augmentations_do_what_they_are_called() -> None:
     assert torch.equal(augmented(flip=True)[1], labels)
     assert not torch.equal(augmented(randaugment=2)[0], images)
     erased, _ = augmented(erasing=1.0)
-    changed = erased != images
-    assert changed.any()
-    assert (erased[changed] == 0).all()
+    assert torch.equal(erased[erased != images].unique(), torch.zeros(1))
     mixed, shares = augmented(mixup=1.0)
     assert torch.allclose(shares.sum(1), torch.ones(64))
     weight = shares.gather(1, labels[:, None]).view(-1, 1, 1, 1)  # in blobs no image is mixed with one of its class
@@ -35,13 +34,14 @@ def test_augmentations_do_what_they_are_called() -> None:
     cut, shares = augmented(cutmix=1.0)
     own = (cut == images).flatten(1).float().mean(1)
     assert torch.allclose(own, shares.gather(1, labels[:, None])[:, 0], atol=1e-5)
-    odd = Augment(Augmentation(mixup=1.0), (3, 6, 6), 4)(images[:5], labels[:5])
-    assert torch.equal(odd[0][4], images[4])
+    assert torch.equal(Augment(Augmentation(mixup=1.0), (3, 6, 6), 4)(images[:5], labels[:5])[0][4], images[4]), "odd"
+    np.random.seed(0)
+    now_and_then = Augment(Augmentation(mixup=1.0, cutmix=1.0, mix_chance=0.3), (3, 6, 6), 4)
+    assert 30 <= sum(not torch.equal(now_and_then(images, labels)[0], images) for _ in range(150)) <= 60
     assert torch.equal(images, before), "the data itself may not change"
 
 
-CHANGES = [{"crop": 2}, {"flip": True}, {"crop": 1, "flip": True}, {"crop": 9, "flip": True}, {"jitter": 0.3}]
-CHANGES += [{"crop": 2, "flip": True, "jitter": 0.2}]
+CHANGES = [{"crop": 2}, {"flip": True}, {"crop": 9, "flip": True}, {"crop": 2, "flip": True, "jitter": 0.2}]
 
 
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
