@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -54,7 +53,7 @@ ROUNDS = {
 
 def main() -> None:
     set_up("cpu")
-    started, failed = time.process_time(), 0
+    started, failed = seconds(), 0
     rows = list(chosen(sys.argv[1:]))
     real = (ROOT / WORK / "cifar10_jpeg" / "data").resolve()
     with tempfile.TemporaryDirectory() as place:
@@ -70,7 +69,7 @@ def main() -> None:
             except BenchmarkError as error:
                 failed += 1
                 print(f"{row.track.name}: {title(row)}: {error}", file=sys.stderr, flush=True)
-    print(f"\n{len(rows)} recipes, {failed} failed, {time.process_time() - started:.0f} core-seconds")
+    print(f"\n{len(rows)} recipes, {failed} failed, {seconds() - started:.0f} core-seconds")
     sys.exit(bool(failed))
 
 
@@ -90,6 +89,11 @@ def chosen(names: Sequence[str]) -> Iterator[Row]:
                 yield load_row(track, name)
 
 
+def seconds() -> float:
+    """Processor time of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
 def title(row: Row) -> str:
     return f"{row.network.study}: {row.network.cell}" if row.network else row.name
 
@@ -100,7 +104,7 @@ def line(row: Row, real: Path) -> str:
     Raises:
         BenchmarkError: a part of the recipe does not apply, a loss or an output is not finite, or a measure fails.
     """
-    started = time.process_time()
+    started = seconds()
     if not (row.data / "data.json").exists():
         few_images(row.track, real if row.track.data.shape == (3, 32, 32) else Path(), row.data)
     assert row.settings.training is not None
@@ -118,8 +122,8 @@ def line(row: Row, real: Path) -> str:
         raise BenchmarkError(f"an output or a loss is not finite: {done.losses}")
     names = measured(row, model, images, labels)
     losses = ", ".join(f"{loss:.3f}" for loss in done.losses)
-    count, seconds = internals(model, images[:1]).parameters, time.process_time() - started
-    return f"| {row.track.name} | {title(row)} | {count:,} | {losses} | {', '.join(names)} | {seconds:.0f} |"
+    count, taken = internals(model, images[:1]).parameters, seconds() - started
+    return f"| {row.track.name} | {title(row)} | {count:,} | {losses} | {', '.join(names)} | {taken:.0f} |"
 
 
 def few_images(track: Track, real: Path, folder: Path) -> None:
