@@ -54,7 +54,8 @@ ROUNDS = {
 def main() -> None:
     set_up("cpu")
     started, failed = seconds(), 0
-    rows = list(chosen(sys.argv[1:]))
+    if not (rows := list(chosen(sys.argv[1:]))):
+        sys.exit("no study or row has these names; `rvb list` shows them")
     real = (ROOT / WORK / "cifar10_jpeg" / "data").resolve()
     with tempfile.TemporaryDirectory() as place:
         for name in ("submissions", "benchmark", "leaderboard", "params.yaml"):
