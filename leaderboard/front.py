@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from benchmark.records import reproduced
@@ -121,8 +122,9 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     shared.write(
         "changes.html", about_changes.render(root="", changes=published, about=about, titles=titles, there=there)
     )
-    if (licence := build.HERE.parent / "LICENSE").exists():  # in a checkout
-        shared.copy("LICENSE.txt", licence)
+    licence = build.HERE.parent / "LICENSE"  # of a checkout; else the installed package's
+    installed = "" if licence.exists() else metadata.distribution("robust-vit-bench").read_text("licenses/LICENSE")
+    shared.write("LICENSE.txt", installed or licence.read_text())
     for name in ("style.css", "front.css", "feed.css"):
         shared.copy(f"static/{name}", build.STATIC / name)
     if address:
