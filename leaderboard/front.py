@@ -123,8 +123,8 @@ def render(folder: Path, address: str, repository: str = "") -> int:
         "changes.html", about_changes.render(root="", changes=published, about=about, titles=titles, there=there)
     )
     licence = build.HERE.parent / "LICENSE"  # of a checkout; else the installed package's
-    installed = "" if licence.exists() else metadata.distribution("robust-vit-bench").read_text("licenses/LICENSE")
-    shared.write("LICENSE.txt", installed or licence.read_text())
+    texts = (package.read_text("licenses/LICENSE") for package in metadata.distributions(name="robust-vit-bench"))
+    shared.write("LICENSE.txt", licence.read_text() if licence.exists() else next(filter(None, texts)))
     for name in ("style.css", "front.css", "feed.css"):
         shared.copy(f"static/{name}", build.STATIC / name)
     if address:

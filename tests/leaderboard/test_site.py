@@ -121,14 +121,14 @@ def test_each_page_says_version_source_and_how_to_cite(project, monkeypatch, pla
     commands = Path("site", place).read_text().count("<code>pip install git+https://example.org/me/bench")
     assert commands == (place != "digits/index.html")
     assert '<a href="https://example.org/me/bench">Source</a>' in foot
-    home = "index.html"
-    for name, target in zip(
-        ("Documentation", "Cite", "Boards", "MIT licence"), ("docs/" + home, home, home, "LICENSE.txt"), strict=True
-    ):
+    links = {"Documentation": "docs/index.html", "Cite": "index.html", "MIT licence": "LICENSE.txt"}
+    for name, target in (links | {"Boards": "index.html"}).items():
         href = foot.partition(f">{name}</a>")[0].rpartition('href="')[2].strip('"').partition("#")[0]
         assert Path("site", target).exists()
         assert (Path("site", place).parent / href).resolve() == Path("site", target).resolve()
+    monkeypatch.setattr(front.build, "HERE", Path("elsewhere"))  # of an installed package
     front.render(Path("site"), "", "javascript:alert(1)")
+    assert "MIT License" in Path("site/LICENSE.txt").read_text()
     assert "javascript" not in Path("site", place).read_text()
     assert ("pip install -e ." in Path("site", place).read_text()) == bool(commands)
 
