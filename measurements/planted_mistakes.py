@@ -330,6 +330,8 @@ warm-up an epoch early: epoch / spec.warmup_epochs) => (epoch + 1) / spec.warmup
 EMA not scored: self.ema.module if self.ema else self.model => self.model
 [training] tests/training/test_own_components.py -k one_line
 own components, an objective that is none: isinstance(objective, Objective) => objective is None
+[training] tests/training/test_augment.py -k called
+mixing, every batch: {"prob": spec.mix_chance => {"prob": 1.0
 [training] tests/training/test_selection.py
 patience an epoch too long: warmup_epochs) >= selection.patience => warmup_epochs) > selection.patience
 """
