@@ -5,7 +5,8 @@
 Without arguments: every study of images that are not digits, and every row there that has no Record. A network has its own
 size, and its recipe its own objective, attack at its full radius, penalties, augmentation and preparations. But an epoch has
 two batches of 8 images: of `cifar10_jpeg` where these are prepared, else noise of the track's shape. Preparations take one
-round. Of a study one seed is run, and its measures are taken of two images, all but AutoAttack. So no number is a row's.
+round. Of a study one seed is run, and its measures are taken of two images, but for
+AutoAttack and those whose package is missing. So no number is a row's.
 Prints a row of a table for each, what fails to stderr, and exits with 1 where something failed.
 """
 
@@ -17,6 +18,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +161,8 @@ def measured(row: Row, model: torch.nn.Module, images: torch.Tensor, labels: tor
     taken = []
     with own.measuring(row, torch.device("cpu")) as ask:
         for measure in row.network.measures if row.network else ():
-            if measure.attack and measure.attack.attack == "autoattack":
+            absent = measure.needs and find_spec(measure.needs) is None
+            if absent or (measure.attack and measure.attack.attack == "autoattack"):
                 continue
             if measure.attack:
                 run_attack(model, images, labels, measure.attack, batch_size=BATCH)
