@@ -4,8 +4,8 @@
 
 Without arguments: every study of images that are not digits, and every row there that has no Record. A network has its own
 size, and its recipe its own objective, attack at its full radius, penalties, augmentation and preparations. But an epoch has
-two batches of 8 images: of `cifar10_jpeg` where these are prepared, else noise of the track's shape. Preparations take one
-round. Of a study one seed is run, and its measures are taken of two images, but for
+two batches of 8 images (2 that are larger than 32x32, or enlarged): of `cifar10_jpeg` where these are prepared, else noise of
+the track's shape. Preparations take one round. Of a study one seed is run, and its measures are taken of two images, but for
 AutoAttack and those whose package is missing. So no number is a row's.
 Prints a row of a table for each, what fails to stderr, and exits with 1 where something failed.
 """
@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,7 +46,6 @@ from benchmark.studies.checks import certificate_of
 from benchmark.training.fitting import fit
 
 ROOT = Path(__file__).resolve().parent.parent
-BATCH, COUNTS = 8, {"train": 16, "validation": 8, "test": 2}
 OTHERS = ("digits", "reviews", "sst2")  # digits have Records, and text needs no GPU
 ROUNDS = {
     "proximal_projection": {"outer": 1, "inner": 2, "samples": 8, "batch_size": 8},
@@ -58,7 +58,6 @@ def main() -> None:
     started, failed = seconds(), 0
     if not (rows := list(chosen(sys.argv[1:]))):
         sys.exit("no study or row has these names; `rvb list` shows them")
-    real = (ROOT / WORK / "cifar10_jpeg" / "data").resolve()
     with tempfile.TemporaryDirectory() as place:
         for name in ("submissions", "benchmark", "leaderboard", "params.yaml"):
             (Path(place) / name).symlink_to(ROOT / name)
@@ -68,7 +67,7 @@ def main() -> None:
         )
         for row in rows:
             try:
-                print(line(row, real), flush=True)
+                print(line(row), flush=True)
             except BenchmarkError as error:
                 failed += 1
                 print(f"{row.track.name}: {title(row)}: {error}", file=sys.stderr, flush=True)
@@ -92,6 +91,11 @@ def chosen(names: Sequence[str]) -> Iterator[Row]:
                 yield load_row(track, name)
 
 
+def batch(row: Row) -> int:
+    """8 images; 2 that are larger than 32x32, or that the network enlarges."""
+    return 8 if max(row.track.data.shape[1], int(row.settings.model.get("resize", 0))) <= 32 else 2
+
+
 def seconds() -> float:
     """Processor time of this process and of those that it waited for."""
     return sum(os.times()[:4])
@@ -101,27 +105,26 @@ def title(row: Row) -> str:
     return f"{row.network.study}: {row.network.cell}" if row.network else row.name
 
 
-def line(row: Row, real: Path) -> str:
+def line(row: Row) -> str:
     """A row of the table, after training and measures.
 
     Raises:
         BenchmarkError: a part of the recipe does not apply, a loss or an output is not finite, or a measure fails.
     """
     started = seconds()
-    if not (row.data / "data.json").exists():
-        few_images(row.track, real if row.track.data.shape == (3, 32, 32) else Path(), row.data)
+    few_images(row.track, row.data, batch(row))
     assert row.settings.training is not None
-    settings = row.settings.model_copy(update={"training": short(row.settings.training)})
+    settings = row.settings.model_copy(update={"training": short(row.settings.training, batch(row))})
     row = replace(row, settings=settings)
     if row.source and not row.source.network and not row.source.weights.exists():
-        line(row.source, real)
+        line(row.source)
     with redirect_stdout(sys.stderr):  # where the loop shows its progress
         best, done, _ = fit(row, TrainRun(), row.folder, lambda epoch, score: None)
     row.weights.parent.mkdir(parents=True, exist_ok=True)
     save_file(best, row.weights)
     model, test = trained_model(row, torch.device("cpu")), load_split(row.data, "test")
     images, labels = torch.from_numpy(test.floats()), torch.from_numpy(test.labels)
-    if not bool(torch.isfinite(logits(model, images, BATCH)).all()) or not np.isfinite(done.losses).all():
+    if not bool(torch.isfinite(logits(model, images, len(images))).all()) or not np.isfinite(done.losses).all():
         raise BenchmarkError(f"an output or a loss is not finite: {done.losses}")
     names = measured(row, model, images, labels)
     losses = ", ".join(f"{loss:.3f}" for loss in done.losses)
@@ -129,27 +132,30 @@ def line(row: Row, real: Path) -> str:
     return f"| {row.track.name} | {title(row)} | {count:,} | {losses} | {', '.join(names)} | {taken:.0f} |"
 
 
-def few_images(track: Track, real: Path, folder: Path) -> None:
-    folder.mkdir(parents=True)
-    random, counts, digests = np.random.default_rng(0), dict(COUNTS), {}
+@cache
+def real_images(split: str) -> Images | None:
+    """The first ones of the prepared track `cifar10_jpeg`."""
+    folder = ROOT / WORK / "cifar10_jpeg" / "data"
+    return load_split(folder, split).take(np.arange(16)) if (folder / "data.json").exists() else None
+
+
+def few_images(track: Track, folder: Path, size: int) -> None:
+    random, counts, digests = np.random.default_rng(0), {"train": 2 * size, "validation": size, "test": 2}, {}
     for split, count in counts.items():
-        if (real / "data.json").exists():
-            images = load_split(real, split).take(np.arange(count))
-        else:
-            images = Images(
-                random.integers(0, 256, (count, *track.data.shape), np.uint8), np.arange(count, dtype=np.int64)
-            )
-        images = replace(images, labels=images.labels % track.data.classes)
+        labels = np.arange(count, dtype=np.int64) % track.data.classes
+        images = Images(random.integers(0, 256, (count, *track.data.shape), np.uint8), labels)
+        if track.data.shape == (3, 32, 32) and (real := real_images(split)):
+            images = replace(real.take(np.arange(count)), labels=real.labels[:count] % track.data.classes)
         save_split(folder, split, images)
         digests[split] = images.digest()
     files.write_json(folder / "data.json", {"sha256": digests, "levels": 255, "counts": counts})
 
 
-def short(spec: TrainingSpec) -> TrainingSpec:
+def short(spec: TrainingSpec, size: int) -> TrainingSpec:
     rounds = [step.model_copy(update={"parameters": step.parameters | ROUNDS[step.name]}) for step in spec.prepare]
     changes = {
         "epochs": 2,
-        "batch_size": BATCH,
+        "batch_size": size,
         "warmup_epochs": 0,
         "rate_warmup_epochs": min(1, spec.rate_warmup_epochs),
     }
@@ -165,9 +171,9 @@ def measured(row: Row, model: torch.nn.Module, images: torch.Tensor, labels: tor
             if absent or (measure.attack and measure.attack.attack == "autoattack"):
                 continue
             if measure.attack:
-                run_attack(model, images, labels, measure.attack, batch_size=BATCH)
+                run_attack(model, images, labels, measure.attack, batch_size=len(images))
             elif measure.measure == "certified":
-                certified_radii(model, images, labels, certificate_of(row.settings, measure), BATCH)
+                certified_radii(model, images, labels, certificate_of(row.settings, measure), len(images))
             elif measure.is_function:
                 assert ask is not None
                 ask(measure, images, labels)
