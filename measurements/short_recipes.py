@@ -7,7 +7,7 @@ size, and its recipe its own objective, attack at its full radius, penalties, au
 two batches of 8 images (2 that are larger than 32x32, or enlarged): of `cifar10_jpeg` where these are prepared, else noise of
 the track's shape. Preparations take one round. Of a study one seed is run, and its measures are taken of two images, but for
 AutoAttack and those whose package is missing. So no number is a row's.
-Prints a row of a table for each, what fails to stderr, and exits with 1 where something failed.
+Prints a row of a table for each, with why a measure was not taken, what fails to stderr, and exits with 1 where a recipe failed.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def line(row: Row) -> str:
     """A row of the table, after training and measures.
 
     Raises:
-        BenchmarkError: a part of the recipe does not apply, a loss or an output is not finite, or a measure fails.
+        BenchmarkError: a part of the recipe does not apply, or a loss or an output is not finite.
     """
     started = seconds()
     few_images(row.track, row.data, batch(row))
@@ -163,21 +163,24 @@ def short(spec: TrainingSpec, size: int) -> TrainingSpec:
 
 
 def measured(row: Row, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> list[str]:
-    """The labels of the measures that were taken of a study's network."""
+    """The labels of the measures that were taken of a study's network, and why others were not."""
     taken = []
     with own.measuring(row, torch.device("cpu")) as ask:
         for measure in row.network.measures if row.network else ():
             absent = measure.needs and find_spec(measure.needs) is None
             if absent or (measure.attack and measure.attack.attack == "autoattack"):
                 continue
-            if measure.attack:
-                run_attack(model, images, labels, measure.attack, batch_size=len(images))
-            elif measure.measure == "certified":
-                certified_radii(model, images, labels, certificate_of(row.settings, measure), len(images))
-            elif measure.is_function:
-                assert ask is not None
-                ask(measure, images, labels)
-            taken.append(measure.label)
+            try:
+                if measure.attack:
+                    run_attack(model, images, labels, measure.attack, batch_size=len(images))
+                elif measure.measure == "certified":
+                    certified_radii(model, images, labels, certificate_of(row.settings, measure), len(images))
+                elif measure.is_function:
+                    assert ask is not None
+                    ask(measure, images, labels)
+                taken.append(measure.label)
+            except BenchmarkError as error:
+                taken.append(f"not {measure.label} ({error})")
     return taken
 
 
