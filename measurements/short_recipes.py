@@ -7,7 +7,7 @@ size, and its recipe its own objective, attack at its full radius, penalties, au
 two batches of 8 images (2 that are larger than 32x32, or enlarged): of `cifar10_jpeg` where these are prepared, else noise of
 the track's shape. Preparations take one round. Of a study one seed is run, and its measures are taken of two images, but for
 AutoAttack and those whose package is missing. So no number is a row's.
-Prints a row of a table for each, with why a measure was not taken, what fails to stderr, and exits with 1 where a recipe failed.
+Prints a row of a table for each, with why a measure was not taken, and what fails to stderr; exits with 1 if a recipe failed.
 """
 
 from __future__ import annotations
