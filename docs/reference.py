@@ -1,4 +1,5 @@
 """The pages under Reference, made from the code when the pages are built: every command, every key of the YAML files.
+Papers has the README of each submission.
 
 A hook of mkdocs (mkdocs.yml). A key's type, default and limits are pydantic's; its words are the comment on its line in
 benchmark/specs, and what a comment does not say stands in the class's docstring above the table.
@@ -15,6 +16,7 @@ import textwrap
 import tokenize
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
@@ -39,6 +41,7 @@ ROOTS: dict[str, tuple[str, type[BaseModel]]] = {
     "study": ("studies/*.yaml", Study),
     "params": ("params.yaml", RunSettings),
 }  # in this order: a class is described on the first page that needs it
+READMES = sorted((Path(__file__).parents[1] / "submissions").glob("*/README.md"))
 WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", type(None): "null"}
 LIMITS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
 
@@ -46,7 +49,9 @@ MACHINES = {"jobs": "the number of cores"}  # defaults that are the machine's
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Adds version, commit and source, which each page's foot names (overrides/main.html)."""
+    """Adds version, commit and source, which each page's foot names (overrides/main.html), and the papers."""
+    assert config.nav is not None
+    config.nav.insert(-1, {"Papers": [f"papers/{path.parent.name}.md" for path in READMES]})
     commit, day = commit_here()
     repository = os.environ.get("SITE_REPOSITORY", "")
     repository = repository if is_web_address(repository) else ""
@@ -58,6 +63,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the generated pages to those in docs/."""
     for name, content in pages().items():
         files.append(File.generated(config, f"reference/{name}.md", content=content))
+    for path in READMES:
+        files.append(File.generated(config, f"papers/{path.parent.name}.md", content=path.read_text()))
     return files
 
 

@@ -25,7 +25,7 @@ from leaderboard.changes import changes, commit_here, feed, last_change
 from leaderboard.charts import vega
 from leaderboard.charts.overview import overview
 from leaderboard.citation import bibtex_of_benchmark, version
-from leaderboard.pages.board_data import ENVIRONMENT, About, Board, of_no_paper
+from leaderboard.pages.board_data import ENVIRONMENT, About, Board
 from leaderboard.rank import Row, headline_columns, ranking_name
 from leaderboard.reading import published_places, read_claimed, read_papers, read_rows, read_track
 from leaderboard.site import Site
@@ -83,7 +83,7 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     published = changes(build.PUBLISHED)
     documentation = (DOCS / "index.html").exists()
     tracks = [read_track(path.stem) for path in sorted(Path("benchmark/tracks").glob("*.yaml"))]
-    about = About(version(), *commit_here(), repository, documentation, _real(tracks), address)
+    about = About(version(), *commit_here(), repository, documentation, _tracks_of(tracks), address)
     written, cards, pages, charts, charted = 0, [], ["index.html"], list[vega.Chart](), ""
     for track in tracks:
         board = _board(track, about)
@@ -136,10 +136,10 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     return written + shared.written
 
 
-def _real(tracks: Sequence[Track]) -> dict[str, list[tuple[str, str]]]:
-    """Return by submission the tracks of papers' data on which it has a published row or study."""
+def _tracks_of(tracks: Sequence[Track]) -> dict[str, list[tuple[str, str]]]:
+    """Return by submission the tracks on which it has a published row or study."""
     tracks_of: dict[str, list[tuple[str, str]]] = {}
-    for track in (track for track in tracks if not of_no_paper(track)):
+    for track in tracks:
         kept = build.PUBLISHED / track.name
         published = [*kept.glob("*-*.json"), *kept.glob("studies/*-*.json")]
         for submission in sorted({path.stem.partition("-")[0] for path in published}):

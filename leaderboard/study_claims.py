@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from benchmark.records.accuracy import Proportion
+from benchmark.records.study import Run, in_order
 from benchmark.records.study_table import ERROR, Column, Difference, Entry, Table, contrast
 from benchmark.specs.study import MeasureSpec, Study, Value, measure_of
 from benchmark.specs.submission import Claim
@@ -35,6 +37,7 @@ class Compared:
         rebuilt: None if not run.
         difference: of the rebuilt number from the claimed one; None with one seed, or if there is an obstacle.
         obstacle: why the two are not comparable; None if they are.
+        counted: the rebuilt share of one seed, with its interval over images; None for other numbers.
     """
 
     column: Column
@@ -42,6 +45,7 @@ class Compared:
     rebuilt: Entry | None = None
     difference: Difference | None = None
     obstacle: Obstacle | None = None
+    counted: Proportion | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -114,6 +118,7 @@ def claim_sheet(study: Study, table: Table | None = None, stated: Sequence[Claim
         stated: the submission's claims, which say of which data, radius and images a number is.
     """
     by_cell = {line.cell: line.entries for line in table.lines} if table else {}
+    runs = {run.cell: run for run in table.study.result.runs} if table else {}
     columns = [*table.columns] if table else []
     every_column = [
         *columns,
@@ -132,16 +137,36 @@ def claim_sheet(study: Study, table: Table | None = None, stated: Sequence[Claim
             return Compared(column, None, entry) if entry and column.label in drawn else None
         if table is None or entry is None:
             return Compared(column, value)
-        if other := _obstacle(study, column, value, table.study.result.n, stated):
-            return Compared(column, value, entry, obstacle=other)
-        floor = 1 / table.study.result.n if column.share else 0.0
-        return Compared(column, value, entry, _difference(entry, value, floor))
+        n = table.study.result.n
+        counted = _counted(study, column, entry, runs[cell], n) if len(entry.values) == 1 else None
+        if other := _obstacle(study, column, value, n, stated):
+            return Compared(column, value, entry, obstacle=other, counted=counted)
+        difference = _difference(entry, value, 1 / n if column.share else 0.0)
+        return Compared(column, value, entry, difference, counted=counted)
 
-    lines = {cell: [compare(cell, i) for i in range(len(every_column))] for cell in [*by_cell, *study.claims]}
+    cells = [*by_cell, *(cell.name for cell in study.grid() if cell.name in study.claims)]
+    lines = {cell: [compare(cell, i) for i in range(len(every_column))] for cell in cells}
     lines = {cell: line for cell, line in lines.items() if any(n and n.claimed is not None for n in line)}
     kept = [i for i in range(len(every_column)) if any(line[i] for line in lines.values())]
     shown = [(cell, tuple(line[i] for i in kept)) for cell, line in lines.items()]
-    return ClaimSheet(tuple(every_column[i] for i in kept), tuple(shown)) if shown else None
+    return ClaimSheet(tuple(_with_radius(study, every_column[i]) for i in kept), tuple(shown)) if shown else None
+
+
+def _with_radius(study: Study, column: Column) -> Column:
+    """Return a column whose title has the radius of its attack."""
+    measure = measure_named(study, column.label)
+    if not measure or not (attack := measure.attack) or f"{attack.eps:g}" in column.label:
+        return column
+    ball = f"{attack.eps:g}" if attack.norm in column.label else f"{attack.norm} {attack.eps:g}"
+    return replace(column, label=f"{column.label} {ball}")
+
+
+def _counted(study: Study, column: Column, entry: Entry, run: Run, n: int) -> Proportion | None:
+    """Return the share of images that one network has; None for a number that counts none."""
+    verdicts, measure = run.verdicts.get(column.label), measure_named(study, column.label)
+    n = len(verdicts) if isinstance(verdicts, str) else (measure and measure.images) or n
+    count = round(entry.mean * n)
+    return Proportion.of(count, n) if column.share and math.isclose(count, entry.mean * n, abs_tol=1e-6) else None
 
 
 def _obstacle(study: Study, column: Column, value: float, n: int, stated: Iterable[Claim]) -> Obstacle | None:
@@ -175,7 +200,8 @@ def declared_columns(study: Study) -> list[Column]:
     for claims in study.claims.values():
         first_values |= {label: value for label, value in claims.items() if label not in first_values}
     columns: list[Column] = []
-    for label, value in first_values.items():
+    for label in in_order(study, first_values):
+        value = first_values[label]
         measure = measure_named(study, label)
         share = study.is_share(label)
         if isinstance(value, float | int):

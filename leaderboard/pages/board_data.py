@@ -41,7 +41,7 @@ class About:
         repository: the address of the source; "" for none.
         documentation: whether the documentation stands in docs/.
         address: where the site will be, ending in "/"; "" for one that is read from files.
-        real: by submission the tracks of papers' data on which it has a row or a study, by name and title.
+        tracks: by submission those on which it has a published row or study, by name and title.
     """
 
     version: str
@@ -49,7 +49,7 @@ class About:
     day: str = ""
     repository: str = ""
     documentation: bool = False
-    real: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    tracks: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     address: str = ""
 
 
@@ -134,11 +134,21 @@ class Board:
 
     @cached_property
     def tables(self) -> list[study_table.Table]:
-        return [study_table.table(study) for study in self.studies]
+        return [study_table.table(_as_declared(study, self.papers)) for study in self.studies]
 
     def render(self, template: str, root: str, **shown: Any) -> str:
         """Return a page; `root` is the path from it to the site's folder, such as "../../"."""
         return ENVIRONMENT.get_template(template).render(root=root, board=self, **shown)
+
+
+def _as_declared(study: PublishedStudy, papers: Mapping[str, DeclaredPaper]) -> PublishedStudy:
+    """Return a study with the text and the claims that are declared now, where nothing else was changed since it was run."""
+    paper = papers.get(study.result.submission)
+    now = paper and paper.studies.get(study.result.name)
+    if not now:
+        return study
+    told = study.study.model_copy(update={key: getattr(now, key) for key in ("title", "source", "note", "claims")})
+    return study.model_copy(update={"study": told}) if told == now else study
 
 
 def of_no_paper(track: Track) -> bool:

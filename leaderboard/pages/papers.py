@@ -20,7 +20,7 @@ from benchmark.specs.study import Study, run_command
 from benchmark.specs.submission import Claim, Paper
 from leaderboard.charts.studies import figures
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row, headline_columns
+from leaderboard.rank import Row
 from leaderboard.record_claims import name_of
 from leaderboard.site import Site
 from leaderboard.study_claims import TESTED, VERDICTS, ClaimSheet, Tally, claim_sheet
@@ -117,21 +117,19 @@ class PaperPage:
     def run(self) -> int:
         return sum(study.shown is not None for study in self.studies)
 
-    @property
-    def printed_elsewhere(self) -> int:
-        """Return how many of `elsewhere` are printed in the studies' tables too."""
-        printed = {number.claimed for study in self.studies if study.sheet for number in study.sheet.compared}
-        return sum(claim.value in printed for claim in self.elsewhere)
-
 
 def write_pages(site: Site, board: Board) -> None:
     pages = paper_pages(board)
-    names = headline_columns(board.track)
     for page, files in pages:
         place = f"papers/{page.submission}"
         for name, text in files.items():
             site.write(f"{place}/{name}", text)
-        site.write(f"{place}/index.html", board.render("paper.html", "../../", page=page, names=names))
+        places = [
+            i
+            for i, name in enumerate(board.columns)
+            if name.startswith(("clean", "robust", "certified")) and any(row.cells[i] for row in page.rows)
+        ]
+        site.write(f"{place}/index.html", board.render("paper.html", "../../", page=page, columns=places))
     there = {page.submission for page, _ in pages}
     idle = {name: declared for name, declared in board.papers.items() if name not in there}
     counted = Tally.of(study.sheet for page, _ in pages for study in page.studies)

@@ -62,7 +62,7 @@ def _ends(result: StudyResult, verdicts: pa.Table, quantity: str, words: str) ->
 
 def _by_block(verdicts: pa.Table, cell: str, quantity: str) -> list[np.ndarray]:
     """Of each training (blocks, images): each image's value; images that any block lacks are left out."""
-    names = [name for name in verdicts.column_names if name.startswith(f"Jacobian: {quantity} of block")]
+    names = [name for name in verdicts.column_names if f": {quantity} of block" in name]
     rows = verdicts.filter(np.array(verdicts["cell"].to_pylist()) == cell)
     found = []
     for seed in sorted(set(rows["seed"].to_pylist())):
@@ -78,7 +78,8 @@ def _ranks(result: StudyResult, quantity: str, words: str) -> list[Finding]:
     its seeds.
     """
     cells = list(dict.fromkeys(run.cell for run in result.runs))
-    points = {cell: (_cell_mean(result, cell, f"Jacobian: {quantity}: mean"), _robust(result, cell)) for cell in cells}
+    label = next(label for label in result.runs[0].values if label.endswith(f": {quantity}: mean"))
+    points = {cell: (_cell_mean(result, cell, label), _robust(result, cell)) for cell in cells}
     kinds: dict[str, Callable[[str], bool]] = {
         "all models": lambda _: True,
         "ViTs": lambda cell: cell.startswith("ViT"),

@@ -13,6 +13,7 @@ from benchmark.specs import methods
 CELLS = ("ViT depth 2, 1 head", "CoViT depth 2, K3", "ViT depth 4, 1 head", "CoViT depth 4, K3")
 QUANTITIES = ("sigma_max", "log_norm", "residual_gain")
 IMAGES = 30
+JACOBIAN = f"Jacobian (first {IMAGES} images)"  # as a study labels it that has more images
 
 
 def study(middle: float, attention: float) -> tuple[StudyResult, pa.Table]:
@@ -26,13 +27,13 @@ def study(middle: float, attention: float) -> tuple[StudyResult, pa.Table]:
             values = {
                 "FGSM": 0.5 + shift + 0.01 * seed, "PGD-20 L2": 0.5 - shift + 0.01 * seed,
                 "CW: accuracy within": (0.9, 0.5 - shift + 0.01 * seed), "AutoAttack L2": 0.1 * place,
-            } | {f"Jacobian: {quantity}: mean": 5.0 - place for quantity in QUANTITIES}  # fmt: skip
+            } | {f"{JACOBIAN}: {quantity}: mean": 5.0 - place for quantity in QUANTITIES}  # fmt: skip
             runs.append(Run.model_construct(cell=cell, seed=seed, values=values))
             columns = {"cell": [cell] * IMAGES, "seed": [seed] * IMAGES}
             for block in range(1, 1 + int(cell.split("depth ")[1][0])):
                 size = 2.0 if block in (1, 4) else middle
                 for quantity in QUANTITIES:
-                    columns[f"Jacobian: {quantity} of block {block}"] = size + 0.01 * random.standard_normal(IMAGES)
+                    columns[f"{JACOBIAN}: {quantity} of block {block}"] = size + 0.01 * random.standard_normal(IMAGES)
             parts.append(pa.table(columns))
     return StudyResult.model_construct(runs=tuple(runs), n=100), pa.concat_tables(parts, promote_options="default")
 
@@ -66,7 +67,7 @@ def test_of_two_models_no_order_is_shown_and_of_all_the_sign_is_right() -> None:
 
 def test_a_last_block_that_is_not_known_is_not_replaced_by_the_one_before() -> None:
     result, table = study(1.0, 0.2)
-    name = "Jacobian: sigma_max of block 4"
+    name = f"{JACOBIAN}: sigma_max of block 4"
     column = [None if value is None else float("nan") for value in table[name].to_pylist()]
     table = table.set_column(table.column_names.index(name), name, pa.array(column, pa.float64()))
     module = methods.module("Wang2022Cauchy", "findings")
@@ -92,7 +93,7 @@ def test_what_trainings_contradict_does_not_hold(blocks, verdict) -> None:
     for seed, sizes in enumerate(blocks):
         columns = {"cell": [CELLS[2]] * IMAGES, "seed": [seed] * IMAGES}
         for block, size in enumerate(sizes, start=1):
-            columns[f"Jacobian: sigma_max of block {block}"] = size + 0.01 * random.standard_normal(IMAGES)
+            columns[f"{JACOBIAN}: sigma_max of block {block}"] = size + 0.01 * random.standard_normal(IMAGES)
         parts.append(pa.table(columns))
     (told,) = methods.module("Wang2022Cauchy", "findings")._ends(result, pa.concat_tables(parts), "sigma_max", "it")
     assert told.verdict == verdict

@@ -92,27 +92,33 @@ def test_claimed_and_rebuilt_stand_side_by_side(tmp_path) -> None:
 
 
 def test_numbers_of_other_data_have_no_difference_and_lead_to_the_papers_own(tmp_path) -> None:
-    about = About("1", real={"Sub": [("cifar10_jpeg", "Photographs")]})
+    about = About("1", documentation=True, tracks={"Sub": [("digits", "Digits"), ("cifar10_jpeg", "Photographs")]})
     elsewhere = declared(claims=[{**CLAIMS[0], "track": "cifar10"}, CLAIMS[-1]])
     folder = pages(tmp_path, board(about=about, papers={"Sub": elsewhere}))
     page = (folder / "Sub/index.html").read_text()
     printed = lines(page, "A <study>: claimed and rebuilt")
     assert printed[2] == ["a", "50.0", "53.0 50.0–56.0", "≠ other data"]
     assert '<a href="../../../cifar10_jpeg/papers/Sub/index.html">Photographs</a>' in page
-    assert (
-        "prints 3 numbers in the tables and figures that are reproduced on Handwritten digits, 8x8 ; none is compared"
-        in text_of(page)
-    )
-    assert "states 2 for other data , 1 of them printed in these tables too" in text_of(page)
+    assert '<a href="../../../docs/papers/Sub.html">What differs from the paper' in page
+    assert "/digits/" not in page
+    assert "3 printed numbers are recorded here, of the tables and figures that are" in text_of(page)
     assert lines(page, "tables and figures")[0] == ["table or figure", "state", "printed", "statements tested"]
     assert "rebuilt below" not in page + (folder / "index.html").read_text()
+
+
+@pytest.mark.parametrize("variant", ["v", "other"])
+def test_text_and_claims_are_those_declared_now_where_the_settings_are_those_that_were_run(tmp_path, variant) -> None:
+    made = published(VALUES, note="Then.")
+    now = made.study.model_copy(update={"note": "Now.", "variant": variant, "claims": PRINTED})
+    page = pages(tmp_path, board(studies=[made], papers={"Sub": declared(studies={"grid": now})})) / "Sub/index.html"
+    assert ("Now." in page.read_text()) == ("claimed and rebuilt" in page.read_text()) == (variant == "v")
 
 
 def test_the_summary_counts_every_printed_number(tmp_path) -> None:
     folder = pages(tmp_path, board())
     page = (folder / "Sub/index.html").read_text()
     summary = page.partition('id="claims"')[2].partition("<h2")[0]
-    assert "prints 3 numbers" in text_of(summary)
+    assert "3 printed numbers" in text_of(summary)
     counts = [text_of(item) for item in re.findall(r"<li[^>]*>(.*?)</li>", summary)]
     assert counts == ["1 ≈ within the seeds", "1 ▼ rebuilt below", "1 – not run"]
     contents = lines(page, "tables and figures")[1:]
@@ -145,8 +151,9 @@ def test_what_was_not_run_is_shown_with_what_the_paper_prints(tmp_path) -> None:
 def test_rows_and_claims_of_other_data(tmp_path) -> None:
     page = (pages(tmp_path, board()) / "Sub/index.html").read_text()
     head, row = lines(page, "rows of the paper")
-    assert head == ["rank", "model", "clean", "robust Linf 0.15", "certified L2 0.25", "trust"]
-    assert [cell.split(" ")[0] for cell in row[2:]] == ["97.0", "40.0", "–", "rebuilt"]
+    assert head[:6] == ["rank", "model", "clean", "robust Linf 0.15", "robust L2 0.5", "robust L2 1"]
+    assert [cell.split(" ")[0] for cell in (*row[2:4], row[-1])] == ["97.0", "40.0", "rebuilt"]
+    assert "<code>submissions/Sub/README.md</code>" in page
     assert 'href="../../models/Sub-v/index.html"' in page
     assert lines(page, "claims for this track")[1] == ["clean v", "Table 8", "90.0", "v : 97.0 (87.0–100.0)"]
     assert lines(page, "claims of other tracks")[1] == ["imagenet", "clean", "72.34", "Table 6 & 7"]

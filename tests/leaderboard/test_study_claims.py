@@ -8,6 +8,7 @@ import pytest
 from published_study import published
 from scipy import stats
 
+from benchmark.records.accuracy import Proportion
 from benchmark.records.study_table import Table, table
 from benchmark.specs.study import Study
 from benchmark.specs.submission import Claim
@@ -43,7 +44,6 @@ def rebuilt(made: Table) -> ClaimSheet | None:
 def test_a_difference_is_drawn_only_where_the_paper_states_the_number_for_the_same_thing(stated, verdict) -> None:
     made = studied({"a": [0.5, 0.51, 0.52]}, {"a": {"clean": 0.9}})
     sheet = claim_sheet(made.study.study, made, stated)
-    assert sheet is not None
     assert [(n.verdict, n.difference is not None) for n in sheet.compared] == [(verdict, verdict == "below")]
 
 
@@ -66,13 +66,10 @@ def test_radius_and_method_are_the_papers(metric: str, name: str, reason: str | 
 def test_a_printed_number_lies_within_the_seeds_above_or_below_them() -> None:
     values = {"in": [0.50, 0.56, 0.53], "low": [0.5, 0.51, 0.52], "high": [0.5, 0.51, 0.52]}
     sheet = rebuilt(studied(values, {"in": {"clean": 0.5}, "low": {"clean": 0.9}, "high": {"clean": 0.1}}))
-    assert sheet is not None
     assert [(name, line[0].verdict) for name, line in sheet.lines if line[0]] == [
         ("in", "within"), ("low", "below"), ("high", "above"),
     ]  # fmt: skip
     number = sheet.lines[0][1][0]
-    assert number is not None
-    assert number.difference is not None
     assert number.estimate == pytest.approx(0.03)
     low, high = stats.t.interval(0.95, 2, loc=0.53 - 0.5, scale=stats.sem(values["in"]))
     assert (number.difference.low, number.difference.high) == pytest.approx((low, high))
@@ -82,7 +79,6 @@ def test_a_printed_number_lies_within_the_seeds_above_or_below_them() -> None:
 def test_equal_seeds_are_an_image_apart_at_least() -> None:
     """Of 100 images: three equal shares have no spread, and would contradict every claim."""
     sheet = rebuilt(studied({"a": [0.5] * 3, "b": [0.5] * 3}, {"a": {"clean": 0.51}, "b": {"clean": 0.55}}))
-    assert sheet is not None
     assert [number.verdict for number in sheet.compared] == ["within", "below"]
 
 
@@ -90,12 +86,12 @@ def test_one_seed_tells_nothing_and_what_was_not_run_is_said() -> None:
     cells = [{"name": name, "set": {}} for name in ("a", "gone")]
     made = studied({"a": [0.5]}, {"a": {"clean": 0.7}, "gone": {"clean": 0.2, "m: curve": CURVE}}, cells=cells)
     sheet = rebuilt(made)
-    assert sheet is not None
     assert [column.title for column in sheet.columns] == ["clean", "m: curve at 0.1", "m: curve at 0.2"]
     assert [[number and number.verdict for number in line] for _, line in sheet.lines] == [
         ["one seed", None, None], ["not run", "not run", "not run"],
     ]  # fmt: skip
-    assert sheet.lines[0][1][0].estimate == pytest.approx(-0.2)  # type: ignore[union-attr]
+    first = sheet.compared[0]
+    assert (first.estimate, first.counted) == (pytest.approx(-0.2), Proportion.of(50, 100))
     assert math.isnan(sheet.compared[-1].estimate)
     tally = Tally.of([sheet])
     assert (tally.claimed, tally.tested, tally["not run"], tally["within"]) == (4, 0, 3, 0)
@@ -104,7 +100,6 @@ def test_one_seed_tells_nothing_and_what_was_not_run_is_said() -> None:
 def test_the_figures_other_numbers_stand_beside_the_printed_ones_and_count_as_none() -> None:
     figure = {"draw": "curves", "measures": ["m: curve"]}
     sheet = rebuilt(studied({"a": [0.5], "b": [0.5]}, {"a": {"clean": 0.7}}, figure=figure))
-    assert sheet is not None
     assert [[(n.claimed, n.rebuilt.mean) for n in line if n and n.rebuilt] for _, line in sheet.lines] == [
         [(0.7, 0.5), (None, 0.5), (None, 2.0), (None, 3.0)]
     ]
@@ -113,22 +108,25 @@ def test_the_figures_other_numbers_stand_beside_the_printed_ones_and_count_as_no
 
 def test_a_study_without_claims_has_no_sheet() -> None:
     made = studied({"a": [0.5]}, {})
-    assert rebuilt(made) is None
-    assert claim_sheet(made.study.study) is None
+    assert claim_sheet(made.study.study) is claim_sheet(made.study.study, made) is None
 
 
 def test_a_declared_study_shows_its_claims_by_radius_in_percent_with_all_digits_of_the_paper() -> None:
     study = Study.model_validate(
         {
             "title": "T", "source": "Table 1", "track": "digits", "variant": "v", "cells": [{"name": "a"}, {"name": "b"}],
-            "measures": [{"measure": "certified", "name": "here", "radii": [0.1, 0.25]}, {"measure": "own"}],
-            "claims": {"b": {"here": [0.2905, None], "own: curve": [10.45, 2.5]}},
+            "measures": [
+                {"measure": "certified", "name": "here", "radii": [0.1, 0.25]}, {"measure": "own"},
+                {"measure": "attack", "name": "FGSM", "attack": {"attack": "fgsm", "norm": "Linf", "eps": 0.15}},
+            ],
+            "claims": {"b": {"FGSM": 0.2, "own: curve": [10.45, 2.5], "here": [0.2905, None]}, "a": {"FGSM": 0.1}},
         }
     )  # fmt: skip
     sheet = claim_sheet(study)
-    assert sheet is not None
-    assert [name for name, _ in sheet.lines] == ["b"]
-    texts = [(number.column.title, number.column.printed(number.claimed), number.verdict) for number in sheet.compared]
-    assert texts == [
+    assert [name for name, _ in sheet.lines] == ["a", "b"]
+    titles = [column.title for column in sheet.columns]
+    assert titles == ["here at 0.1", "own: curve at 1", "own: curve at 2", "FGSM Linf 0.15"]
+    texts = [(n.column.title, n.column.printed(n.claimed), n.verdict) for n in sheet.compared[1:]]
+    assert texts[:3] == [
         ("here at 0.1", "29.05", "not run"), ("own: curve at 1", "10.45", "not run"), ("own: curve at 2", "2.5", "not run"),
     ]  # fmt: skip
