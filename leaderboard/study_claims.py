@@ -155,14 +155,14 @@ def claim_sheet(study: Study, table: Table | None = None, stated: Sequence[Claim
 def _with_radius(study: Study, column: Column) -> Column:
     """Return a column whose title has the radius of its attack."""
     measure = measure_named(study, column.label)
-    if not measure or not (attack := measure.attack) or f"{attack.eps:g}" in column.label:
+    if not measure or not (attack := measure.attack) or f"{attack.eps:g}" in column.label.split():
         return column
     ball = f"{attack.eps:g}" if attack.norm in column.label else f"{attack.norm} {attack.eps:g}"
     return replace(column, label=f"{column.label} {ball}")
 
 
 def _counted(study: Study, column: Column, entry: Entry, run: Run, n: int) -> Proportion | None:
-    """Return the share of images that one network has; None for a number that counts none."""
+    """Return the share of images that one training has; None for a number that counts none."""
     verdicts, measure = run.verdicts.get(column.label), measure_named(study, column.label)
     n = len(verdicts) if isinstance(verdicts, str) else (measure and measure.images) or n
     count = round(entry.mean * n)

@@ -2,7 +2,7 @@
 
 The network of grid.py with other blocks. In the stages before the last each block is an orthogonal map, which makes queries
 and keys, and a competition over 5 tokens; in the last stage over all tokens. The twin has shifts and absolute values in
-their places: as many parameters, but for one budget a head, and as many folded channels.
+their places: as many parameters, but for one budget a head, and half as many folded channels as scores.
 """
 
 from __future__ import annotations

@@ -117,15 +117,15 @@ def test_a_declared_study_shows_its_claims_by_radius_in_percent_with_all_digits_
             "title": "T", "source": "Table 1", "track": "digits", "variant": "v", "cells": [{"name": "a"}, {"name": "b"}],
             "measures": [
                 {"measure": "certified", "name": "here", "radii": [0.1, 0.25]}, {"measure": "own"},
-                {"measure": "attack", "name": "FGSM", "attack": {"attack": "fgsm", "norm": "Linf", "eps": 0.15}},
+                {"measure": "attack", "name": "FGSM-1", "attack": {"attack": "fgsm", "norm": "Linf", "eps": 1}},
             ],
-            "claims": {"b": {"FGSM": 0.2, "own: curve": [10.45, 2.5], "here": [0.2905, None]}, "a": {"FGSM": 0.1}},
+            "claims": {"b": {"FGSM-1": 0.2, "own: curve": [10.45, 2.5], "here": [0.2905, None]}, "a": {"FGSM-1": 0.1}},
         }
     )  # fmt: skip
     sheet = claim_sheet(study)
     assert [name for name, _ in sheet.lines] == ["a", "b"]
     titles = [column.title for column in sheet.columns]
-    assert titles == ["here at 0.1", "own: curve at 1", "own: curve at 2", "FGSM Linf 0.15"]
+    assert titles == ["here at 0.1", "own: curve at 1", "own: curve at 2", "FGSM-1 Linf 1"]
     texts = [(n.column.title, n.column.printed(n.claimed), n.verdict) for n in sheet.compared[1:]]
     assert texts[:3] == [
         ("here at 0.1", "29.05", "not run"), ("own: curve at 1", "10.45", "not run"), ("own: curve at 2", "2.5", "not run"),
