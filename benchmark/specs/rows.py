@@ -24,7 +24,7 @@ class Network:
     Attributes:
         study: `<submission>-<study>`.
         cell: the name of the cell; `place` is its number in the study.
-        images: how many of the track's evaluation images are used.
+        images: how many of the track's evaluation images are used, or of all test images if that is more.
         measures: the measures of this network.
         start: the network of another cell, of the same seed, from whose weights training starts.
     """

@@ -140,13 +140,15 @@ class Grid:
     def networks(self) -> list[Row]:
         """Return a network for every cell and seed, in order. A network comes after the one from which it starts."""
         networks: dict[tuple[str, int], Row] = {}
+        rules = self.track.evaluation.model_copy(update={"images": max(self.track.evaluation.images, self.images)})
+        track = self.track.model_copy(update={"evaluation": rules})  # a study may ask for more images
         for place, (cell, settings) in enumerate(self.cells.items()):
             init = recipe(settings).init_from
             measures = tuple(measure for measure in self.study.measures if measure.of(cell))
             for seed in self.study.seeds:
                 start = networks[init.cell, seed] if init and init.cell else None
                 network = Network(self.id, cell, place, seed, self.images, measures, start)
-                networks[cell, seed] = Row(self.track, self.submission, self.study.variant, settings, network)
+                networks[cell, seed] = Row(track, self.submission, self.study.variant, settings, network)
         return [*networks.values()]
 
     def sources(self) -> list[Row]:

@@ -55,7 +55,6 @@ from leaderboard.reading import read_papers
         ("measure: clean}", "measure: clean, cells: [slower]}", "'clean': no cell 'slower'; did you mean 'slower, bias on'"),
         ("{measure: clean}", "{measure: clean, images: 3}", "`images` is for measures of your own"),
         ("{measure: confidence,", "{measure: confidence, images: 11,", "images 11 are more than the 10 of the study"),
-        ("images: 10", "images: 21", "images 21 are more than the 20 of tiny"),
         ("seeds: [0, 1]", "seeds: [0, 0]", "the seed 0 stands twice"),
         ("name: slower", "name: as it is", "the cell as it is, bias on stands twice"),
         ("draw: bars", "draw: lines, x: model.width", "figure.x 'model.width' is no axis"),
