@@ -42,23 +42,13 @@ from torch import nn
 from benchmark.layers.attention import AttentionByHeads
 from benchmark.layers.kinds import known, side, whole
 from benchmark.layers.lipschitz import OrthogonalLinear
+from benchmark.layers.tokens import on_grid
 
 FAR = 60.0  # spreads beyond it have no bound
 HARDEST = 4  # squared distance, in places, beyond which a head's initial scores fall no further
 PLACES = (
     (0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1), (0, 2), (0, -2), (2, 0), (-2, 0),
 )  # down, right: where the heads look initially  # fmt: skip
-
-
-def on_grid(x: torch.Tensor, side: int) -> torch.Tensor:
-    """Return tokens (n, side^2, width) as (n, side, side, width), row by row.
-
-    Raises:
-        ValueError: x does not have side^2 tokens.
-    """
-    if x.ndim != 3 or x.shape[1] != side**2:
-        raise ValueError(f"{tuple(x.shape)} are not images of {side}x{side} tokens")
-    return x.unflatten(1, (side, side))
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from benchmark.layers.attention import SelfAttention
-from benchmark.layers.attention_grid import on_grid, steps
+from benchmark.layers.attention_grid import steps
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.kinds import Argument, known, side, truth, whole
+from benchmark.layers.tokens import on_grid
 
 MASKED = -100.0  # added to the scores across a border, as in Swin's code
 WINDOWS: dict[str, Any] = {

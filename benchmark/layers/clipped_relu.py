@@ -5,12 +5,10 @@ It is flat on both sides, so a unit can be constant on a whole ball at its top a
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import nn
 
-from benchmark.layers.kinds import Argument, known, wholes
+from benchmark.layers.kinds import Argument, checked, known, positive, wholes
 
 
 @known(shape=Argument(wholes(1), lambda layer: layer.theta.shape), constant=1.0)
@@ -29,9 +27,7 @@ class ClippedReLU(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], *, initial: float = 1.0) -> None:
         super().__init__()
-        if not 0 < initial < math.inf:
-            raise ValueError(f"the initial threshold {initial} should be positive and finite")
-        self.theta = nn.Parameter(torch.full(tuple(shape), float(initial)))
+        self.theta = nn.Parameter(torch.full(tuple(shape), float(checked("initial", positive, initial))))
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         if z.shape[1:] != self.theta.shape:

@@ -20,6 +20,11 @@ Keys above the level c are pooled with the query. It has no budget and no temper
 `MaxMinTokens`: the larger and the smaller of a channel and a neighbour's: the same cone with K = 2 and W = I (MaxMin of
 Anil et al. 2019, across tokens).
 
+Soft attention, which is not built. Phi(X) = tau sum_groups log sum_a exp(s_a / tau) is convex, its gradient is W^T p, p the
+softmax of s / tau, and its Hessian is at most I / (2 tau) for W W^T = I: the variance of numbers of norm 1 is at most 1/2. So
+X - eta W^T p is 1-Lipschitz for 0 <= eta <= 4 tau. But 1/2 needs a tie of two; where K scores are alike the step is I - 4 / K
+times the centring of scores, near the identity. The implicit step above is a reflection whatever K.
+
 Level. Put the scores in falling order, for the cone after the own one, and let f_k = (s_1 + ... + s_k - budget) / k, with
 budget 0 for the cone. Then c = max_k f_k. Proof: f_(k+1) is between f_k and s_(k+1), so f rises while s_(k+1) > f_k. Once
 s_(k+1) <= f_k, this holds for all later k, and f rises no more. At the first such k the first k scores are those above f_k,
@@ -41,8 +46,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from benchmark.layers.attention_grid import on_grid
-from benchmark.layers.kinds import known, positive, whole
+from benchmark.layers.kinds import checked, known, positive, whole
+from benchmark.layers.tokens import on_grid
 
 GAIN = 10.0  # log budgets are learned this many times as fast as other parameters
 SHARE = 0.4  # of window * the scores' spread: a budget with which about half of a window is in the support
@@ -100,10 +105,12 @@ class Competition(nn.Module):
 
     def __init__(self, width: int, heads: int, *, side: int, window: int) -> None:
         super().__init__()
-        if heads < 1 or width % heads:
+        for name, value in {"width": width, "heads": heads, "side": side, "window": window}.items():
+            checked(name, SIZES[name], value)
+        if width % heads:
             raise ValueError(f"{heads} heads do not divide a width of {width} channels")
-        if not 2 <= window <= side**2:
-            raise ValueError(f"a window of {window} tokens should be 2 or more of {side}x{side} tokens")
+        if window > side**2:
+            raise ValueError(f"a window of {window} tokens is more than {side}x{side} tokens")
         if width // heads < 2 * window:
             raise ValueError(
                 f"{width // heads} channels a head are fewer than a window's {window} queries and {window} keys"
@@ -148,7 +155,7 @@ class Competition(nn.Module):
     @staticmethod
     def _permuted(keys: torch.Tensor, steps: list[tuple[int, int]]) -> torch.Tensor:
         """Roll channel a of keys (n, side, side, heads, window) by step a; one permutation takes a third of the time."""
-        own = torch.arange(keys[0].numel(), device=keys.device).view(keys.shape[1:])
+        own = torch.arange(keys.shape[1:].numel(), device=keys.device).view(keys.shape[1:])
         parts = zip(own.unbind(3), steps, strict=True)
         order = torch.stack([part.roll(step, (0, 1)) for part, step in parts], dim=3)
         return keys.flatten(1).index_select(1, order.flatten()).view(keys.shape)
@@ -185,9 +192,7 @@ class CompetitiveAttention(Competition):
 
     def __init__(self, width: int, heads: int, *, side: int, window: int, budget: float = 1.0) -> None:
         super().__init__(width, heads, side=side, window=window)
-        if not 0 < budget < float("inf"):
-            raise ValueError(f"budget {budget} should be positive and finite")
-        self.budget, self.uniform = budget, 1 / window
+        self.budget, self.uniform = checked("budget", positive, budget), 1 / window
         self.log_budget = nn.Parameter(torch.zeros(heads))
 
     @property
@@ -246,9 +251,7 @@ class MaxMinTokens(nn.Module):
 
     def __init__(self, side: int, pairs: int) -> None:
         super().__init__()
-        if side < 2 or pairs < 1:
-            raise ValueError(f"a side of {side} tokens should be 2 or more, and {pairs} pairs 1 or more")
-        self.side, self.pairs = side, pairs
+        self.side, self.pairs = checked("side", whole(2, 64), side), checked("pairs", whole(1), pairs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         grid, pairs = on_grid(x, self.side), self.pairs

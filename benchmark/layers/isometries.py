@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.layers.attention_grid import on_grid
-from benchmark.layers.kinds import known, whole
+from benchmark.layers.kinds import checked, known, whole
+from benchmark.layers.tokens import on_grid
 
 
 @known(side=whole(1, 1024), moved=whole(1))
@@ -27,9 +27,7 @@ class ShiftTokens(nn.Module):
 
     def __init__(self, side: int, moved: int) -> None:
         super().__init__()
-        if side < 1 or moved < 1:
-            raise ValueError(f"a side of {side} tokens and {moved} channels each way should be 1 or more")
-        self.side, self.moved = side, moved
+        self.side, self.moved = checked("side", whole(1), side), checked("moved", whole(1), moved)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         grid, moved = on_grid(x, self.side), self.moved
@@ -50,9 +48,7 @@ class Absolute(nn.Module):
 
     def __init__(self, folded: int) -> None:
         super().__init__()
-        if folded < 1:
-            raise ValueError(f"{folded} channels should be 1 or more")
-        self.folded = folded
+        self.folded = checked("folded", whole(1), folded)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[-1] < self.folded:

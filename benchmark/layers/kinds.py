@@ -143,6 +143,14 @@ def positive(value: Any) -> float:
     return value
 
 
+def checked(name: str, check: Check, value: Any) -> Any:
+    """Return what a check returns; its ValueError names the argument and the value."""
+    try:
+        return check(value)
+    except ValueError as error:
+        raise ValueError(f"{name} {shown(value)} {error}") from None
+
+
 def truth(value: Any) -> bool:
     if type(value) is not bool:
         raise ValueError("should be true or false")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from benchmark.layers.derived import DerivedLinear, DerivedWeight
-from benchmark.layers.kinds import BIAS, at_least, known, linear_constant, positive, side
+from benchmark.layers.kinds import BIAS, at_least, checked, known, linear_constant, positive, side
 
 SHIFT = 1e-9  # added to a Gram matrix's diagonal, relative to its mean
 
@@ -33,9 +33,7 @@ class BoundedLinear(DerivedLinear):
 
     def __init__(self, inputs: int, outputs: int, *, norm: float = 1.0, bias: bool = True) -> None:
         super().__init__()
-        if not norm > 0:
-            raise ValueError(f"norm {norm} should be positive")
-        self.norm = norm
+        self.norm = checked("norm", positive, norm)
         self.raw = nn.Parameter(torch.empty(outputs, inputs))
         nn.init.orthogonal_(self.raw)
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.layers.kinds import known, number, positive
+from benchmark.layers.kinds import checked, known, number, positive
 
 
 @known(mean=number, std=positive, constant=lambda layer, _: 1 / layer.std)
@@ -17,9 +17,7 @@ class Normalise(nn.Module):
 
     def __init__(self, mean: float = 0.5, std: float = 0.5) -> None:
         super().__init__()
-        if std <= 0:
-            raise ValueError(f"std {std} should be positive")
-        self.mean, self.std = mean, std
+        self.mean, self.std = mean, checked("std", positive, std)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x - self.mean) / self.std

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import nn
 
-from benchmark.layers.kinds import Constant, known, layer_constants, side
+from benchmark.layers.kinds import Constant, checked, known, layer_constants, number, side, whole
 
 
 def _residual_constant(layer: Residual, x: torch.Tensor) -> Constant:
@@ -50,12 +48,8 @@ class WeightedResidual(nn.Module):
 
     def __init__(self, body: nn.Module, width: int, *, initial: float = 0.2) -> None:
         super().__init__()
-        if width < 1:
-            raise ValueError(f"width {width} should be 1 or more")
-        if not math.isfinite(initial):
-            raise ValueError(f"the residual's initial weight {initial} should be finite")
-        self.body = body
-        self.alpha = nn.Parameter(torch.full((width,), float(initial)))
+        self.body, start = body, float(checked("initial", number, initial))
+        self.alpha = nn.Parameter(torch.full((checked("width", whole(1), width),), start))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         branch = self.body(x)

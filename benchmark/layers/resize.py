@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.layers.kinds import known, whole
+from benchmark.layers.kinds import checked, known, whole
 
 
 @known(size=whole(1, 1024), constant=lambda layer, x: layer.factor(x.shape[2], x.shape[3]))
@@ -22,9 +22,7 @@ class Resize(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        if size < 1:
-            raise ValueError(f"size {size} should be positive")
-        self.size = size
+        self.size = checked("size", whole(1), size)
 
     def factor(self, height: int, width: int) -> int:
         """Return f for images of this height and width."""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from benchmark.layers.derived import DerivedWeight
-from benchmark.layers.kinds import Argument, known, positive, side, whole, wholes
+from benchmark.layers.kinds import Argument, checked, known, positive, side, whole, wholes
 
 SLICES: dict[str, Any] = {
     "width": Argument(whole(1), lambda layer: sum(part.weight.shape[0] for part in layer.slices)),
@@ -140,8 +140,7 @@ class BoundedTokenConvolution(_Slices):
 
     def __init__(self, width: int, kernels: Sequence[int], *, norm: float = 1.0) -> None:
         super().__init__()
-        if not 0 < norm < math.inf:
-            raise ValueError(f"norm {norm} should be positive and finite")
+        checked("norm", positive, norm)
         share = _share(width, kernels)
         self.slices = nn.ModuleList(BoundedSliceConvolution(share, kernel, norm) for kernel in kernels)
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from benchmark.layers.kinds import known, positive, side, whole
+from benchmark.layers.kinds import checked, known, positive, side, whole
 
 
 @known(patch=whole(1, 1024), constant=1.0)
@@ -21,6 +21,17 @@ class Patchify(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         patches = x.unfold(2, self.patch, self.patch).unfold(3, self.patch, self.patch)  # n c rows columns p p
         return patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+
+def on_grid(x: torch.Tensor, side: int) -> torch.Tensor:
+    """Return tokens (n, side^2, width) as (n, side, side, width), row by row.
+
+    Raises:
+        ValueError: x does not have side^2 tokens.
+    """
+    if x.ndim != 3 or x.shape[1] != side**2:
+        raise ValueError(f"{tuple(x.shape)} are not images of {side}x{side} tokens")
+    return x.unflatten(1, (side, side))
 
 
 @known(side=whole(2, 1024), constant=1.0)
@@ -40,9 +51,7 @@ class MergeTokens(nn.Module):
         self.side = side
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.ndim != 3 or x.shape[1] != self.side**2:
-            raise ValueError(f"{tuple(x.shape)} are not images of {self.side}x{self.side} tokens")
-        squares = x.reshape(len(x), self.side // 2, 2, self.side // 2, 2, x.shape[2])  # n, rows, 2, columns, 2, width
+        squares = on_grid(x, self.side).unflatten(2, (-1, 2)).unflatten(1, (-1, 2))  # n, rows, 2, columns, 2, width
         return squares.permute(0, 1, 3, 4, 2, 5).reshape(len(x), self.side**2 // 4, 4 * x.shape[2])
 
 
@@ -99,9 +108,7 @@ class LayerProject(nn.Module):
 
     def __init__(self, radius: float) -> None:
         super().__init__()
-        if not radius > 0:
-            raise ValueError(f"radius {radius} should be positive")
-        self.radius = radius
+        self.radius = checked("radius", positive, radius)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)

@@ -41,6 +41,8 @@ def build(
     channels, height, side = data.shape
     if height != side or side % (patch_size * 2 ** (stages - 1)):
         raise ValueError(f"patches of {patch_size}, merged {stages - 1} times, do not tile {height}x{side} images")
+    if type(width) is not int or width < HEAD or width % HEAD:
+        raise ValueError(f"width {width} should be a multiple of {HEAD}")
     if mixer not in MIXERS:
         raise ValueError(f"mixer {mixer!r} should be one of {', '.join(MIXERS)}")
     side //= patch_size

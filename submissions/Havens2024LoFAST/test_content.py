@@ -68,5 +68,5 @@ def test_two_steps_of_its_recipe_certify(mixer) -> None:
 
 @pytest.mark.parametrize(("change", "side"), [({"mixer": "swin"}, 8), ({"stages": 3}, 12), ({"width": 10}, 8)])
 def test_what_does_not_fit_is_refused(change, side) -> None:
-    with pytest.raises(ValueError, match=r"tile|mixer|channels"):
+    with pytest.raises(ValueError, match=r"tile|mixer|multiple of 12"):
         build(data(side), **{**SMALL, "mixer": "competition", **change})

@@ -162,8 +162,7 @@ def test_a_pattern_is_seen_and_replaced_within_the_block_alone(name) -> None:
 
 def test_budgets_are_set_once_by_the_spread_of_scores() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(OrthogonalLinear(20, 20), competitive(), nn.Flatten()).eval()
-    model[1] = CompetitiveAttention(20, 2, side=3, window=5)
+    model = nn.Sequential(OrthogonalLinear(20, 20), CompetitiveAttention(20, 2, side=3, window=5), nn.Flatten()).eval()
     images = torch.randn(50, 9, 20)
     fit_budgets(model, images)
     budgets = model[1].budgets.detach()

@@ -116,43 +116,33 @@ def test_a_new_network_has_the_weights_of_timm_1_0_9(weight_init, digest, follow
     assert float(torch.rand(())) == following, "the generator goes on from the same place"
 
 
+NEAR, BAD = {"side": 3, "window": 5}, (0.0, -1.0, math.inf, math.nan)
 MADE = [  # a layer, its arguments, and the message
     *((SelfAttention, (12, heads), {}, "divide") for heads in (0, 5)),
     *((SelfAttention, (12, 2), {"scale": scale}, "scale") for scale in (-1.0, math.nan)),
     *((GridAttention, (8, heads), {"inner": 2, "side": 3}, "heads") for heads in (3, 0, 26)),
     *((GridAttention, (8, 2), {"inner": inner, "side": side}, "heads") for inner, side in ((0, 3), (5, 3), (2, 0))),
+    (CompetitiveAttention, (20, 3), NEAR, "3 heads do not divide"),
+    *((CompetitiveAttention, (20, heads), NEAR, f"heads {heads} should") for heads in (0, 2.0)),
+    *((ConeAttention, (20, 2), {"side": 3, "window": window}, f"window {window} should") for window in (1, 5.0)),
+    (ConeAttention, (20, 2), {"side": 1000, "window": 5}, "side 1000 should be a whole number from 1 to 64"),
+    (ConeAttention, (20, 2), {"side": 3, "window": 4}, "4 does not tile 3x3 tokens: the next that does has 5"),
+    (ConeAttention, (20, 1), {"side": 2, "window": 5}, "more than 2x2 tokens"),
+    (CompetitiveAttention, (20, 4), NEAR, "5 channels a head are fewer"),
+    *((CompetitiveAttention, (20, 2), {**NEAR, "budget": b}, f"budget {b} should") for b in (*BAD, True)),
+    *((MaxMinTokens, arguments, {}, "should be a whole") for arguments in ((1, 1), (2, 0))),
+    *((L2WindowAttention, (8, 2), {"side": s, "window": w}, "do not tile") for s, w in ((5, 2), (4, 0), (0, 2))),
     *(
-        (CompetitiveAttention, (20, heads), {"side": 3, "window": 5}, f"{heads} heads do not divide")
-        for heads in (0, 3)
-    ),
-    (
-        ConeAttention,
-        (20, 2),
-        {"side": 3, "window": 4},
-        "a window of 4 does not tile 3x3 tokens: the next that does has 5",
-    ),
-    *((ConeAttention, (20, 1), {"side": 2, "window": window}, "2 or more of 2x2 tokens") for window in (1, 5)),
-    (CompetitiveAttention, (20, 4), {"side": 3, "window": 5}, "5 channels a head are fewer"),
-    *(
-        (CompetitiveAttention, (20, 2), {"side": 3, "window": 5, "budget": budget}, "positive and finite")
-        for budget in (0.0, -1.0, math.inf, math.nan)
-    ),
-    *((MaxMinTokens, arguments, {}, "should be 2 or more") for arguments in ((1, 1), (2, 0))),
-    *(
-        (L2WindowAttention, (8, 2), {"side": side, "window": window}, "do not tile")
-        for side, window in ((5, 2), (4, 0), (0, 2))
-    ),
-    *(
-        (L2WindowAttention, (8, 2), {"side": 4, "window": window, "shift": shift}, f"shift of {shift}")
-        for window, shift in ((2, 2), (2, -1), (4, 1))
+        (L2WindowAttention, (8, 2), {"side": 4, "window": w, "shift": s}, f"of {s}")
+        for w, s in ((2, 2), (2, -1), (4, 1))
     ),
     (DotProductWindowAttention, (6, 4), {"side": 4, "window": 2}, "divide"),
-    *((ClippedReLU, ((3,),), {"initial": value}, "positive and finite") for value in (0.0, -1.0, math.inf, math.nan)),
+    *((ClippedReLU, ((3,),), {"initial": value}, "initial .* should be") for value in BAD),
     *((ShiftTokens, sizes, {}, "should be") for sizes in ((0, 1), (2, 0))),
     (Absolute, (0,), {}, "should be"),
     *((SmoothSLLBlock, (4, 4), {"bend": bend}, "bend") for bend in (-1.0, 0.0, math.nan, math.inf)),
     *((MergeTokens, (side,), {}, "do not tile") for side in (0, 1, 3)),
-    (Resize, (0,), {}, "positive"),
+    (Resize, (0,), {}, "size 0 should be"),
     (ScaledCosineAttention, (8, 3), {"eps": 0.1}, "3 heads do not divide width 8"),
     (ScaledCosineAttention, (8, 0), {"eps": 0.1}, "0 heads"),
     (LipschitzNormAttention, (8, 3), {}, "3 heads do not divide width 8"),
@@ -161,13 +151,11 @@ MADE = [  # a layer, its arguments, and the message
     (ScaledCosineAttention, (8, 2), {"eps": 0.1, "tau": math.nan}, "tau nan"),
     (CenterNorm, (1,), {}, "width of 2 or more, not 1"),
     (WeightedResidual, (nn.Identity(), 0), {}, "width 0"),
-    (WeightedResidual, (nn.Identity(), 3), {"initial": math.inf}, "inf should be finite"),
+    (WeightedResidual, (nn.Identity(), 3), {"initial": math.inf}, "initial inf should be a finite"),
     *((make, (8, (2,)), {}, "kernel 2") for make in (TokenConvolution, BoundedTokenConvolution)),
-    *(
-        (TokenConvolution, (8, kernels), {}, reason)
-        for kernels, reason in (((3, 0), "kernel 0"), ((3,) * 3, "3 kernels"), ((), "0 kernels"))
-    ),
-    *((BoundedTokenConvolution, (4, (3,)), {"norm": norm}, "positive") for norm in (0.0, -1.0, math.inf, math.nan)),
+    (TokenConvolution, (8, (3, 0)), {}, "kernel 0"),
+    *((TokenConvolution, (8, kernels), {}, f"{len(kernels)} kernels") for kernels in ((3,) * 3, ())),
+    *((BoundedTokenConvolution, (4, (3,)), {"norm": norm}, "norm .* should be") for norm in BAD),
 ]
 CALLED = [  # a layer, the shape of its input, and the message
     (GridAttention(8, 2, inner=2, side=3), (1, 8, 8), "3x3 tokens"),

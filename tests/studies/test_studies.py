@@ -94,7 +94,8 @@ def test_a_grid_is_the_product_of_cells_and_axes_and_every_cell_gets_its_setting
 
 @pytest.mark.slow
 def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishes(studied, capfd, monkeypatch) -> None:
-    monkeypatch.setattr(tiny_study, "STUDY", tiny_study.STUDY.replace("  - {name: as it is}\n", ""))
+    study = tiny_study.STUDY.replace("  - {name: as it is}\n", "")
+    monkeypatch.setattr(tiny_study, "STUDY", study.replace("images: 10", "images: 30"))  # the track's are 20
     tiny_study.add(studied)
     run_stage("data", "tiny")
     run_networks(*tiny_study.NAMES, 1)
@@ -117,7 +118,7 @@ def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishe
     evidence = pq.read_table(tiny_study.RESULT / "verdicts.parquet").to_pandas()
     for run in published.result.runs:
         seen = evidence[(evidence.cell == run.cell) & (evidence.seed == run.seed)]
-        assert len(seen) == published.result.n == 10
+        assert len(seen) == published.result.n == 30
         assert run.values["clean"] == np.mean(seen["clean: right"])
         assert run.values["PGD"] == np.mean(seen["PGD: right"])
         assert run.values["confidence: largest"] == run.values["confidence: curve"][0]
@@ -131,7 +132,7 @@ def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishe
         (("[true, false]", "[false]"), "cells"),
         (("step_size: 0.25", "step_size: 0.2"), "measures"),
         (("[0, 1]", "[0]"), "seeds"),
-        (("images: 10", "images: 9"), "images"),
+        (("images: 30", "images: 29"), "images"),
     ):
         tiny_study.add(studied, change)
         message = rf"of other settings than .* has now \({what}\); run `rvb study Tiny2026Linear grid`"
