@@ -112,7 +112,7 @@ def test_the_audit_raises_no_alarm_at_ties_up_to_rounding() -> None:
     x = torch.randint(-3, 4, (40, 9, 18), generator=torch.Generator().manual_seed(0)).double()
     jacobians = torch.func.vmap(torch.func.jacrev(lambda z: layer(z[None])[0]))(x).reshape(40, 162, 162)
     assert float(torch.linalg.matrix_norm(jacobians, ord=2).max()) > 1.1, "it is none"
-    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(162, 3))
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(162, 3)).double()
     audit_layers(model, x, list(range(40)), "row", effort=Effort((0.1,), 2))
     assert model(x[:0]).shape == (0, 3), "an empty batch"
 
