@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from published_study import published
 from site_rows import Page
-from tiny_record import record
+from tiny_record import proportion, record
 
 from benchmark.records.finding import Finding
 from benchmark.records.record import Record
@@ -57,7 +57,10 @@ def pages(tmp_path: Path, board: Board) -> Path:
 
 
 def board(**more) -> Board:
-    rows = rank([record("Sub", 40, 30, certified=20), record("Other", 50, 10)], TRACK)
+    pgd = {"attack": "pgd", "norm": "Linf", "eps": 0.15, "parameters": {"steps": 20}}
+    attack = {"id": "pgd-Linf-0.15", "suite": "papers", "spec": pgd, "accuracy": proportion(45), "remaining": {}}
+    sub = Record.model_validate(record("Sub", 40, 30, certified=20).model_dump() | {"attacks": [attack]})
+    rows = rank([sub, record("Other", 50, 10)], TRACK)
     finding = Finding(statement="It <helps>", statistic="d", over="3 seeds", estimate=1, low=0.5, high=1.5)
     made = published(VALUES, claims=PRINTED).model_copy(update={"findings": (finding,)})
     content = {"studies": [made], "papers": {"Sub": declared(), "Idle": declared()}}
@@ -153,6 +156,8 @@ def test_rows_and_claims_of_other_data(tmp_path) -> None:
     head, row = lines(page, "rows of the paper")
     assert head[:6] == ["rank", "model", "clean", "robust Linf 0.15", "robust L2 0.5", "robust L2 1"]
     assert [cell.split(" ")[0] for cell in (*row[2:4], row[-1])] == ["97.0", "40.0", "rebuilt"]
+    alone = lines(page, "accuracy under each attack of papers")
+    assert alone == [["model", "PGD Linf 0.15, 20 steps"], ["A model Sub-v", "45.0 35.0–55.0"]]
     assert "<code>submissions/Sub/README.md</code>" in page
     assert 'href="../../models/Sub-v/index.html"' in page
     assert lines(page, "claims for this track")[1] == ["clean v", "Table 8", "90.0", "v : 97.0 (87.0–100.0)"]
