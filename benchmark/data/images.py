@@ -85,5 +85,5 @@ def evaluation_split(folder: Path, rules: EvaluationSpec) -> Images:
 def evaluation_index(n: int, count: int, seed: int) -> np.ndarray:
     """Return the sorted indices of the `count` of `n` test images on which every model is evaluated: a seeded shuffle."""
     if count > n:
-        raise BenchmarkError(f"the track asks for {count} evaluation images, but the test split has {n}")
+        raise BenchmarkError(f"{count} evaluation images are asked for, but the test split has {n}")
     return np.sort(np.random.default_rng(seed).permutation(n)[:count])

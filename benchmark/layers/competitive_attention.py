@@ -6,7 +6,7 @@ window around i, and each place has query and key channels of its own. The maps 
 and keys of tokens, and their biases are b.
 
 Theorem. Let W W^T <= I and Pi the projection onto a closed convex set, group by group. F(X) = X - 2 W^T Pi(W X + b) is
-1-Lipschitz. If W W^T = I and the set is a polyhedron, F' is orthogonal almost everywhere, so lengths are kept.
+1-Lipschitz. If W W^T = I and the set is a polyhedron, F' is orthogonal almost everywhere, so lengths of small moves are kept.
 Proof. Take X and Y, D = X - Y, u = W D and v = Pi(W X + b) - Pi(W Y + b). Projections are firmly nonexpansive:
 <u, v> >= |v|^2. So |F(X) - F(Y)|^2 = |D|^2 - 4 <u, v> + 4 |W^T v|^2 <= |D|^2 - 4 (<u, v> - |v|^2) <= |D|^2. On a face of
 a polyhedron Pi' is an orthogonal projector P, and (I - 2 W^T P W)^2 = I by W W^T = I. No derivative is needed, so nothing
@@ -22,13 +22,14 @@ Anil et al. 2019, across tokens).
 
 Soft attention, which is not built. Phi(X) = tau sum_groups log sum_a exp(s_a / tau) is convex, its gradient is W^T p, p the
 softmax of s / tau, and its Hessian is at most I / (2 tau) for W W^T = I: the variance of numbers of norm 1 is at most 1/2. So
-X - eta W^T p is 1-Lipschitz for 0 <= eta <= 4 tau. But 1/2 needs a tie of two; where K scores are alike the step is I - 4 / K
-times the centring of scores, near the identity. The implicit step above is a reflection whatever K.
+X - eta W^T p is 1-Lipschitz for 0 <= eta <= 4 tau. But 1/2 needs a tie of two; where K scores are alike, a step of 4 tau
+multiplies their differences by 1 - 4 / K: it nearly annihilates them at 4 or 5, and does next to nothing at large K. The
+implicit step above is a reflection whatever K.
 
 Level. Put the scores in falling order, for the cone after the own one, and let f_k = (s_1 + ... + s_k - budget) / k, with
 budget 0 for the cone. Then c = max_k f_k. Proof: f_(k+1) is between f_k and s_(k+1), so f rises while s_(k+1) > f_k. Once
-s_(k+1) <= f_k, this holds for all later k, and f rises no more. At the first such k the first k scores are those above f_k,
-and their excess over f_k sums to the budget.
+s_(k+1) <= f_k, this holds for all later k, and f rises no more. At the first such k the first k scores are those above f_k
+(the own one is always among them), and their excess over f_k sums to the budget.
 
 Proposition (what content can do free of charge). Let F' = M + E, M orthogonal, the pattern that stays, and E what content
 adds. |F'| <= 1 if and only if M^T E + E^T M + E^T E <= 0, by |F'|^2 = |M^T F'|^2 and M^T F' = I + M^T E. So content's

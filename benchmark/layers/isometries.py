@@ -27,7 +27,7 @@ class ShiftTokens(nn.Module):
 
     def __init__(self, side: int, moved: int) -> None:
         super().__init__()
-        self.side, self.moved = checked("side", whole(1), side), checked("moved", whole(1), moved)
+        self.side, self.moved = checked("side", whole(1, 1024), side), checked("moved", whole(1), moved)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         grid, moved = on_grid(x, self.side), self.moved

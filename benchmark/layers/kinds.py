@@ -28,6 +28,7 @@ Layer = TypeVar("Layer", bound=type[nn.Module])
 
 LARGEST_SIZE = 2**20
 LARGEST_NUMBER = 2.0**127  # about the largest float32
+SMALLEST_NUMBER = 2.0**-126  # below it float32 loses digits
 LONGEST = 64  # entries of a list
 # The largest |slope| of GELU by `approximate`, rounded up. The first is Phi(2^.5) + 2^.5 phi(2^.5).
 GELU_SLOPE = {"none": 1.1289042, "tanh": 1.1289931}
@@ -138,8 +139,8 @@ def number(value: Any) -> float:
 
 
 def positive(value: Any) -> float:
-    if not number(value) > 0:
-        raise ValueError("should be positive")
+    if not number(value) >= SMALLEST_NUMBER:
+        raise ValueError("should be positive, and no less than float32 holds")
     return value
 
 

@@ -17,7 +17,7 @@ class Normalise(nn.Module):
 
     def __init__(self, mean: float = 0.5, std: float = 0.5) -> None:
         super().__init__()
-        self.mean, self.std = mean, checked("std", positive, std)
+        self.mean, self.std = checked("mean", number, mean), checked("std", positive, std)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x - self.mean) / self.std

@@ -16,7 +16,7 @@ class Patchify(nn.Module):
 
     def __init__(self, patch: int) -> None:
         super().__init__()
-        self.patch = patch
+        self.patch = checked("patch", whole(1, 1024), patch)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         patches = x.unfold(2, self.patch, self.patch).unfold(3, self.patch, self.patch)  # n c rows columns p p
@@ -46,7 +46,7 @@ class MergeTokens(nn.Module):
 
     def __init__(self, side: int) -> None:
         super().__init__()
-        if side < 2 or side % 2:
+        if checked("side", whole(2, 1024), side) % 2:
             raise ValueError(f"2x2 tokens do not tile {side}x{side} tokens")
         self.side = side
 

@@ -24,7 +24,7 @@ class Network:
     Attributes:
         study: `<submission>-<study>`.
         cell: the name of the cell; `place` is its number in the study.
-        images: how many of the track's evaluation images are used, or of all test images if that is more.
+        images: the first so many of the track's evaluation images are used; more than it has are a larger draw of its seed.
         measures: the measures of this network.
         start: the network of another cell, of the same seed, from whose weights training starts.
     """

@@ -113,10 +113,10 @@ class Study(Frozen):
 
     The cells are the product of `axes` (dotted setting to its values) and of `cells`. `against` chooses the cell with
     which each is compared: the `first` (if axes vary named cells, of the same name), or the `previous`, on which it
-    builds. `images` of the track's evaluation images are used, all unless given, or so many of all test images. `claims`
-    are a paper's numbers by cell and measure, shown and never ranked. `shares` are the labels of measures of your own
-    that are shares of images: they are shown in percent. `findings` names a function of the submission's findings.py that
-    tests the paper's statements.
+    builds. The first `images` of the track's evaluation images are used, all unless given; more than it has are a larger
+    draw of its seed. `claims` are a paper's numbers by cell and measure, shown and never ranked. `shares` are the labels of
+    measures of your own that are shares of images: they are shown in percent. `findings` names a function of the
+    submission's findings.py that tests the paper's statements.
     """
 
     title: str

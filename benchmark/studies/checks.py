@@ -95,6 +95,8 @@ def check(grid: Grid) -> None:
         raise BenchmarkError(f"{grid.file}: findings: no function {name!r}; {_where(file)}{near}")
     for measure in study.measures:
         _check_measure(grid, measure)
+    if (most := grid.track.data.test) and grid.images > most:
+        raise BenchmarkError(f"{grid.file}: images {grid.images} are more than the {most} test images of {study.track}")
 
 
 def _where(file: Path) -> str:

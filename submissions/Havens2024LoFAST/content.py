@@ -11,6 +11,7 @@ from torch import nn
 
 from benchmark.layers.competitive_attention import CompetitiveAttention, ConeAttention
 from benchmark.layers.isometries import Absolute, ShiftTokens
+from benchmark.layers.kinds import checked, whole
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import MergeTokens, Patchify, Positions
@@ -38,10 +39,20 @@ def build(
     Raises:
         ValueError: patches do not tile the image, another mixer, or as of the layers.
     """
+    given = {
+        "patch_size": patch_size,
+        "width": width,
+        "stages": stages,
+        "depth": depth,
+        "last": last,
+        "outputs": outputs,
+    }
+    for name, value in given.items():
+        checked(name, whole({"depth": 0, "last": 0, "outputs": 2}.get(name, 1), 1024), value)
     channels, height, side = data.shape
     if height != side or side % (patch_size * 2 ** (stages - 1)):
         raise ValueError(f"patches of {patch_size}, merged {stages - 1} times, do not tile {height}x{side} images")
-    if type(width) is not int or width < HEAD or width % HEAD:
+    if width % HEAD:
         raise ValueError(f"width {width} should be a multiple of {HEAD}")
     if mixer not in MIXERS:
         raise ValueError(f"mixer {mixer!r} should be one of {', '.join(MIXERS)}")

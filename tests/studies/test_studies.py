@@ -55,6 +55,7 @@ from leaderboard.reading import read_papers
         ("measure: clean}", "measure: clean, cells: [slower]}", "'clean': no cell 'slower'; did you mean 'slower, bias on'"),
         ("{measure: clean}", "{measure: clean, images: 3}", "`images` is for measures of your own"),
         ("{measure: confidence,", "{measure: confidence, images: 11,", "images 11 are more than the 10 of the study"),
+        ("images: 10", "images: 41", "images 41 are more than the 40 test images of tiny"),
         ("seeds: [0, 1]", "seeds: [0, 0]", "the seed 0 stands twice"),
         ("name: slower", "name: as it is", "the cell as it is, bias on stands twice"),
         ("draw: bars", "draw: lines, x: model.width", "figure.x 'model.width' is no axis"),
