@@ -200,7 +200,7 @@ grid attention, variance too small: (P @ squares)[..., 0] - (P @ y) => (P @ squa
 competition, step of 2.1 for 2: moved = excess * ROOT => moved = 1.05 * excess * ROOT
 [layers] tests/layers/test_competitive_attention.py
 competition, level off by one: torch.arange(1, ordered.shape[-1] + 1 => torch.arange(2, ordered.shape[-1] + 2
-competition, wrong neighbour for the keys: part.roll((-down, -right), (1, 2)) for => part.roll((down, -right), (1, 2)) for
+competition, wrong neighbour for the keys: [(-down, -right) for down => [(down, -right) for down
 cone, own entry not balanced: torch.cat([-above.sum(-1 => torch.cat([above.sum(-1
 [layers] tests/certificates/bounds/test_lemmas.py
 grid attention, queries halved in the spread: w = 2 * norms.query * self.farthest => w = norms.query * self.farthest
@@ -312,7 +312,7 @@ certified, at the radius itself not: right & (radii >= radius) => right & (radii
 [studies] tests/studies/test_points.py
 points rounded too far: DIGITS - 1 - math.floor => DIGITS - 4 - math.floor
 [studies] tests/studies/test_studies.py -k bad
-more images than the track has: grid.images > (most := => grid.images > 100 * (most :=
+more images than the test split has: grid.images > most: => grid.images > 100 * most:
 [training] tests/training/test_objectives.py
 TRADES, sign of the divergence: natural + self.beta * divergence => natural - self.beta * divergence
 [training] tests/training/test_worst_logits.py -k gloro
