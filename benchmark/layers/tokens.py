@@ -46,7 +46,7 @@ class MergeTokens(nn.Module):
 
     def __init__(self, side: int) -> None:
         super().__init__()
-        if checked("side", whole(2, 1024), side) % 2:
+        if type(side) is not int or side < 2 or side % 2:
             raise ValueError(f"2x2 tokens do not tile {side}x{side} tokens")
         self.side = side
 
