@@ -140,7 +140,7 @@ def number(value: Any) -> float:
 
 def positive(value: Any) -> float:
     if not number(value) >= SMALLEST_NUMBER:
-        raise ValueError("should be positive, and no less than float32 holds")
+        raise ValueError("should be positive, and at least 2^-126, float32's smallest")
     return value
 
 
