@@ -65,8 +65,9 @@ def _papers(track: str) -> dict[str, Any]:
     papers = {}
     for name, owner in sorted(owners.items()):
         own = {grid.name: grid.study for grid in studies if grid.submission.name == name}
-        paper = DeclaredPaper(summary=owner.summary, paper=owner.paper, claims=owner.claims, studies=own)
-        papers[name] = paper.model_dump(mode="json")
+        beyond = tuple(name for name, variant in owner.variants.items() if variant.extension)
+        about = {"summary": owner.summary, "paper": owner.paper, "claims": owner.claims, "extensions": beyond}
+        papers[name] = DeclaredPaper.model_validate(about | {"studies": own}).model_dump(mode="json")
     return papers
 
 

@@ -85,6 +85,7 @@ class DeclaredPaper(Frozen):
     summary: str
     paper: Paper
     claims: tuple[Claim, ...] = ()
+    extensions: tuple[str, ...] = ()  # variants that the paper does not have
     studies: dict[str, Study] = Field(default={})
 
 

@@ -71,6 +71,7 @@ class Variant(Frozen):
     """One version of a paper's model."""
 
     title: str  # as the board shows it
+    extension: bool = False  # whether the paper has no such network: the page of the paper says so
     # whether `rvb repro` builds its rows by default; or a list of tracks on which it does
     default: bool | tuple[str, ...] = True
     tracks: dict[str, VariantOnTrack]  # by the name of the track

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 
 from benchmark.records import study_table
 from benchmark.records.reproduced import Reproduced
@@ -177,4 +178,5 @@ ENVIRONMENT.filters["printed"] = study_table.Column("a claim", share=True).print
 ENVIRONMENT.filters["short"] = short
 ENVIRONMENT.filters["ball"] = ball
 ENVIRONMENT.filters["label"] = label
+ENVIRONMENT.filters["prose"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 ENVIRONMENT.filters["balls"] = lambda text: re.sub(r"\bL(?:inf|2) 0\.\d{3,}", lambda match: ball(match[0]), text)

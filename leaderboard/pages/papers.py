@@ -90,6 +90,7 @@ class PaperPage:
     """The contents of the page of a submission.
 
     Attributes:
+        extensions: variants that the paper does not have.
         studies: tables and figures, in the order of their sources.
         seeds: studies over one row's seeds alone; `without_seeds` are the rows that have none.
         comparable, elsewhere: the submission's claims for this track, and for others.
@@ -99,6 +100,7 @@ class PaperPage:
     summary: str
     paper: Paper | None
     rows: tuple[Row, ...]
+    extensions: tuple[str, ...]
     studies: tuple[PaperStudy, ...]
     seeds: tuple[PaperStudy, ...]
     without_seeds: tuple[Row, ...]
@@ -164,6 +166,7 @@ def _page(
         declared.summary if declared else rows[0].record.summary if rows else "",
         declared.paper if declared else rows[0].record.paper if rows else None,
         tuple(rows),
+        declared.extensions if declared else (),
         tuple(sorted((s for s in studies if not variant_of(s.name)), key=lambda s: _natural(s.study.source))),
         tuple(study for study in run if variant_of(study.name)),
         tuple(row for row in rows if row.record.training and study_name(row.record.variant) not in names),

@@ -39,10 +39,10 @@ def study(name: str, source: str, **more) -> dict:
 def declared(**more) -> DeclaredPaper:
     content = {
         "summary": "S.", "paper": {"title": "P <i>", "authors": "A & B", "year": 2024, "url": "https://example.org/p"},
-        "claims": CLAIMS,
+        "claims": CLAIMS, "extensions": ["v"],
         "studies": {
             **study("grid", "Table 9", cells=[{"name": "a"}, {"name": "b"}, {"name": "never <run>"}]),
-            **study("table10", "Table 10", claims={"all": {"clean": 0.123}}, note="Smaller."), **study("table2", "Table 2"),
+            **study("table10", "Table 10", claims={"all": {"clean": 0.123}}, note="Smaller, as `x <`."), **study("table2", "Table 2"),
             **study("v-seeds", "seeds 0 to 4"),
         },
     }  # fmt: skip
@@ -104,7 +104,7 @@ def test_numbers_of_other_data_have_no_difference_and_lead_to_the_papers_own(tmp
     assert '<a href="../../../cifar10_jpeg/papers/Sub/index.html">Photographs</a>' in page
     assert '<a href="../../../docs/papers/Sub.html">What differs from the paper' in page
     assert "/digits/" not in page
-    assert "3 printed numbers are recorded here, of the tables and figures that are" in text_of(page)
+    assert "3 printed numbers are recorded here, of the tables and figures that are reproduced on <em>" in page
     assert lines(page, "tables and figures")[0] == ["table or figure", "state", "printed", "statements tested"]
     assert "rebuilt below" not in page + (folder / "index.html").read_text()
 
@@ -145,7 +145,7 @@ def test_what_was_not_run_is_shown_with_what_the_paper_prints(tmp_path) -> None:
     assert "Not run here." in section
     assert "1 setting, 3 seeds each, are declared" in text_of(section)
     assert lines(section, "The table10: claimed and rebuilt")[2] == ["all", "12.3", "– not run"]
-    assert "Smaller." in section
+    assert "Smaller, as <code>x &lt;</code>." in section
     seeds = page.partition('id="seeds"')[2].partition("<h2")[0]
     assert "Not run: Sub-v . It is one training" in text_of(seeds)
     assert 'id="study-v-seeds"' not in page, "of rows' seeds a line says it"
@@ -155,7 +155,7 @@ def test_rows_and_claims_of_other_data(tmp_path) -> None:
     page = (pages(tmp_path, board()) / "Sub/index.html").read_text()
     head, row = lines(page, "rows of the paper")
     assert head[:6] == ["rank", "model", "clean", "robust Linf 0.15", "robust L2 0.5", "robust L2 1"]
-    assert [cell.split(" ")[0] for cell in (*row[2:4], row[-1])] == ["97.0", "40.0", "rebuilt"]
+    assert (row[1], row[2][:4], row[3][:4], row[-1]) == ("A model Sub-v, not in the paper", "97.0", "40.0", "rebuilt")
     alone = lines(page, "accuracy under each attack of papers")
     assert alone == [["model", "PGD Linf 0.15, 20 steps"], ["A model Sub-v", "45.0 35.0–55.0"]]
     assert "<code>submissions/Sub/README.md</code>" in page

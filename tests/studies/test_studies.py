@@ -206,14 +206,14 @@ def confidence(model, images, labels, *, seed, training):
 
 @pytest.mark.usefixtures("studied")
 def test_declared_papers_stand_where_the_board_reads_them() -> None:
+    edit(Path("submissions/Tiny2026Linear/submission.yaml"), "  small:\n", "  small:\n    extension: true\n")
     inputs.write("tiny")
     ((name, paper),) = read_papers(papers_file("tiny")).items()
     declared = yaml.safe_load(Path("submissions/Tiny2026Linear/submission.yaml").read_text())
     assert (name, paper.paper.model_dump(exclude={"url"})) == ("Tiny2026Linear", declared["paper"])
-    assert list(paper.studies) == ["grid", "small-seeds"]
-    grid = paper.studies["grid"]
-    assert next(cell.name for cell in grid.grid()) == "as it is, bias on"
-    assert grid.claims == {"slower, bias off": {"clean": 0.25}}
+    assert (paper.extensions, *paper.studies) == (("small",), "grid", "small-seeds")
+    assert next(cell.name for cell in paper.studies["grid"].grid()) == "as it is, bias on"
+    assert paper.studies["grid"].claims == {"slower, bias off": {"clean": 0.25}}
     board = yaml.safe_load(generate.generate()[generate.board_file("tiny")])["stages"]["leaderboard"]
     assert papers_file("tiny").as_posix() in board["deps"]
 
