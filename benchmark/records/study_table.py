@@ -127,8 +127,9 @@ class Table:
     @property
     def words(self) -> tuple[str, ...]:
         """What the differences show: a sentence for each number or curve, or one where there is nothing to compare."""
-        if len(self.lines) == 1:
-            return ("One setting, nothing to compare.",)
+        if len(self.lines) == 1 or len(self.study.study.seeds) == 1:
+            one = "setting, nothing to compare" if len(self.lines) == 1 else "seed: no difference is told from noise"
+            return (f"One {one}.",)
         by_label: dict[str, list[int]] = {}
         for index in self.told:
             by_label.setdefault(self.columns[index].label, []).append(index)

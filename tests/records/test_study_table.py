@@ -63,7 +63,7 @@ def test_words_say_when_nothing_is_shown_or_could_be() -> None:
     covered = study_table.table(published({"base": [0.5, 0.7, 0.6], "other": [0.6, 0.75, 0.7]}))
     assert covered.words[0] == "clean: no effect is shown, the spread of the seeds covers the difference."
     single = study_table.table(published({"base": [0.5], "other": [0.9]}))
-    assert single.words[0] == "clean: one seed, so no difference can be told from noise."
+    assert single.words == ("One seed: no difference is told from noise.",)
     assert single.lines[1].entries[0].difference is None
     same = study_table.table(published({"base": [0.5, 0.5], "other": [0.51, 0.51]}))
     assert "no effect is shown" in same.words[0], "one image of 100 with no spread at all is no effect"
