@@ -146,10 +146,13 @@ def ranking_name(track: Track) -> str:
 
 
 def headline_columns(track: Track) -> list[str]:
-    """Return the numbers shown first: clean, the robust one that ranks, the certified one of the (upper) middle radius."""
+    """Return the numbers shown first: clean, the robust one that ranks, and a certified one.
+
+    It is of the l2 ball at which rows are attacked too; where there is none, of the (upper) middle radius.
+    """
     radii = sorted(track.certified_radii)
-    middle = [f"certified L2 {radii[len(radii) // 2]:g}"] if radii else []
-    return list(dict.fromkeys(["clean", ranking_name(track), *middle]))
+    shown = [f"certified {common_radius(track) or f'L2 {radii[len(radii) // 2]:g}'}"] if radii else []
+    return list(dict.fromkeys(["clean", ranking_name(track), *shown]))
 
 
 def common_radius(track: Track) -> str:

@@ -46,7 +46,7 @@ def tip(index: str, row: str) -> str:
 
 
 def test_a_tab_a_threat_shows_its_numbers_and_the_rest_stand_behind_the_switch(tmp_path) -> None:
-    assert headline_columns(TRACK) == ["clean", "robust Linf 0.15", "certified L2 0.25"]
+    assert headline_columns(TRACK) == ["clean", "robust Linf 0.15", "certified L2 0.5"]
     even = TRACK.model_copy(update={"certified_radii": (0.02, 0.05, 0.1, 0.14), "suites": {}})
     assert headline_columns(even) == ["clean", "certified L2 0.1"]
     photographs = tracks.load("cifar10_jpeg")
@@ -61,10 +61,10 @@ def test_a_tab_a_threat_shows_its_numbers_and_the_rest_stand_behind_the_switch(t
     ]
     index = page(tmp_path, [record("A", 70, 30, certified=20, smoothed=50), record("B", 40, 10)])
     assert [(view.title, view.names) for view in boards.views(Board(TRACK, [], tmp_path))] == [
-        ("Linf 0.15", ("clean", "robust Linf 0.15", "certified L2 0.25")),
+        ("Linf 0.15", ("clean", "robust Linf 0.15", "certified L2 0.5")),
         ("L2 0.5", ("clean", "robust L2 0.5", "certified L2 0.5", "smoothed L2 0.5")),
         ("L2 1", ("clean", "robust L2 1")),
-        ("certified", ("clean", "certified L2 0.25", "certified L2 0.1", "certified L2 0.5")),
+        ("certified", ("clean", "certified L2 0.5", "certified L2 0.1", "certified L2 0.25")),
     ]
     assert "Models of the closed division have one" in " ".join(index.split()), "a smoothed version"
     heads = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", index.partition("<thead>")[2].partition("</thead>")[0])
@@ -73,7 +73,7 @@ def test_a_tab_a_threat_shows_its_numbers_and_the_rest_stand_behind_the_switch(t
         "certified L2 0.5", "smoothed L2 0.1", "smoothed L2 0.25", "smoothed L2 0.5", "robust any L2", "certified any L2",
         "smoothed any L2", "trust", "parameters", "FLOPs", "training, s", "evaluation, s",
     ]  # fmt: skip
-    assert ":is(:nth-child(n+17), :nth-child(5), :nth-child(6), :nth-child(7), :nth-child(9)," in index, (
+    assert ":is(:nth-child(n+17), :nth-child(5), :nth-child(6), :nth-child(7), :nth-child(8)," in index, (
         "hidden at first"
     )
     numbers = re.findall(r"<b>([0-9.]+)</b>|>(–)<", board_row(index, "A-v").partition("</th>")[2])
@@ -192,7 +192,7 @@ def test_the_charts_hold_the_boards_numbers_and_name_the_fronts(tmp_path) -> Non
         assert [line["front"] for line in read] == ["attacked", "attacked", ""]
     assert charts[0].words == (
         "3 models. Pareto front for robust Linf 0.15: Best (70.0, clean 97.0); Equal (70.0, clean 97.0). Pareto front for "
-        "certified L2 0.25: none."
+        "certified L2 0.5: none."
     )
     assert "5,678 FLOPs" in charts[1].words
     assert overview([], TRACK) == []
