@@ -134,7 +134,7 @@ def _fit(
         validation_score=done.best_score,
         init_sha256=started,
         prepared=prepared,
-        overfitting=monitor.verdict(*watched) if monitor else None,
+        overfitting=monitor.verdict(*watched) if monitor and done.best_epoch else None,  # epoch 0 is the start
         **run.model_dump(exclude={"processes"}),
         processes=ranks.count,
     )

@@ -1,4 +1,4 @@
-"""The vision transformers of CertViT's Table 1, without biases."""
+"""The vision transformers of CertViT's Table 1, without biases but those of LayerNorm and dot-product attention."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POOLING = ("class", "mean")
 
 @dataclass(frozen=True)
 class _Block:
-    """Makes the encoder's parts, all without biases but LayerNorm's."""
+    """Makes the encoder's parts, without biases but those of LayerNorm and dot-product attention."""
 
     width: int
     heads: int
@@ -67,7 +67,7 @@ def vit(
     bounded: bool = False,
     std: float = 1.0,
 ) -> nn.Sequential:
-    """A pre-norm transformer without biases: images (n, c, h, w) in [0, 1], 0.5 taken off, to logits (n, classes).
+    """A pre-norm transformer, without biases but those of LayerNorm and dot-product attention: images (n, c, h, w) in [0, 1], 0.5 taken off, to logits (n, classes).
 
     Args:
         std: by which pixels are divided then; that of a network which it is distilled from.

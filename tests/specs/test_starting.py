@@ -36,8 +36,7 @@ def tuned(**changes) -> Row:
 
 def recipe(**changes) -> dict[str, Any]:
     training = {"objective": "standard", "epochs": 0, "batch_size": 64, "learning_rate": 0.01}
-    training |= {"init_from": {"row": "Tiny2026Linear-small"}, "prepare": [SCALING], **changes}
-    return training
+    return training | {"init_from": {"row": "Tiny2026Linear-small"}, "prepare": [SCALING], **changes}
 
 
 def fitted(row: Row, tmp_path, **options):
@@ -80,8 +79,9 @@ def test_a_killed_preparation_goes_on_with_the_layer_that_it_lost(linear_row, tm
 @pytest.mark.slow
 def test_prepared_weights_compete_with_the_epochs(linear_row, tmp_path) -> None:
     scaling_preparation.install()
-    _, _, result = fitted(tuned(epochs=1, learning_rate=50.0), tmp_path)  # training makes them worse
-    assert (result.selected_epoch, result.epochs) == (0, 1)
+    attack = {"attack": "fgsm", "norm": "Linf", "eps": 0.001}
+    _, _, result = fitted(tuned(epochs=1, learning_rate=50.0, objective="adversarial", attack=attack), tmp_path)
+    assert (result.selected_epoch, result.epochs, result.overfitting) == (0, 1, None)
 
 
 @pytest.mark.slow
