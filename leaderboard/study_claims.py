@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from benchmark.records.accuracy import Proportion
-from benchmark.records.study import Run, in_order
-from benchmark.records.study_table import ERROR, Column, Difference, Entry, Table, contrast
+from benchmark.records.study import in_order
+from benchmark.records.study_table import ERROR, Column, Difference, Entry, Table, contrast, images_of
 from benchmark.specs.study import MeasureSpec, Study, Value, measure_of
 from benchmark.specs.submission import Claim
 from leaderboard.record_claims import Obstacle, obstacle
@@ -118,7 +118,6 @@ def claim_sheet(study: Study, table: Table | None = None, stated: Sequence[Claim
         stated: the submission's claims, which say of which data, radius and images a number is.
     """
     by_cell = {line.cell: line.entries for line in table.lines} if table else {}
-    runs = {run.cell: run for run in table.study.result.runs} if table else {}
     columns = [*table.columns] if table else []
     every_column = [
         *columns,
@@ -137,8 +136,8 @@ def claim_sheet(study: Study, table: Table | None = None, stated: Sequence[Claim
             return Compared(column, None, entry) if entry and column.label in drawn else None
         if table is None or entry is None:
             return Compared(column, value)
-        n = table.study.result.n
-        counted = _counted(study, column, entry, runs[cell], n) if len(entry.values) == 1 else None
+        n = images_of(table.study, column.label)
+        counted = _counted(study, column, entry, n) if len(entry.values) == 1 else None
         if other := _obstacle(study, column, value, n, stated):
             return Compared(column, value, entry, obstacle=other, counted=counted)
         difference = _difference(entry, value, 1 / n if column.share else 0.0)
@@ -161,10 +160,10 @@ def _with_radius(study: Study, column: Column) -> Column:
     return replace(column, label=f"{column.label} {ball}")
 
 
-def _counted(study: Study, column: Column, entry: Entry, run: Run, n: int) -> Proportion | None:
+def _counted(study: Study, column: Column, entry: Entry, n: int) -> Proportion | None:
     """Return the share of images that one training has; None for a number that counts none."""
-    verdicts, measure = run.verdicts.get(column.label), measure_named(study, column.label)
-    n = len(verdicts) if isinstance(verdicts, str) else (measure and measure.images) or n
+    measure = measure_named(study, column.label)
+    n = (measure and measure.images) or n
     count = round(entry.mean * n)
     return Proportion.of(count, n) if column.share and math.isclose(count, entry.mean * n, abs_tol=1e-6) else None
 

@@ -103,8 +103,7 @@ def test_a_step_that_waits_for_the_device_is_not_captured_and_training_goes_on(m
 
     rules = recipe("standard", "")
     device, fabric = torch.device("cuda", 0), fabric_of(TrainRun(device="cuda:0"))
-    loss = built(rules)[1]
-    steps = Steps(Waits(), loss, rules, fabric, blobs(0, 16)[0], recorder=CudaRecorder(device))
+    steps = Steps(Waits(), built(rules)[1], rules, fabric, blobs(0, 16)[0], recorder=CudaRecorder(device))
     images, labels = (t.cuda() for t in blobs(0, 96))
     assert all(torch.isfinite(torch.tensor(steps.epoch(images, labels, epoch, 0))) for epoch in range(2))
     assert "it waits for the device" in capsys.readouterr().out

@@ -69,7 +69,7 @@ def _clamp_linf(adversarial: torch.Tensor, images: torch.Tensor, eps: float) -> 
 
 def _scale_l2(adversarial: torch.Tensor, images: torch.Tensor, eps: float) -> torch.Tensor:
     place = adversarial.device
-    for shrink in (1e-7, 1e-6, 1e-5, 1.0):
+    for shrink in (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0):  # in small balls float32 cannot move less
         norm = distances(adversarial, images)["L2"]
         outside = norm > eps
         if not outside.any():

@@ -139,10 +139,7 @@ def _in_forks(
     """Yield the verification of each Record, in order, made in a process of its own, `jobs` at a time.
 
     A process that has started a GPU cannot fork another that uses one, as each sandboxed row does. And so the sandboxed
-    processes of a row see no labels that were read for another row.
-
-    Args:
-        calls: arguments of `verify_record`, the row first.
+    processes of a row see no labels that were read for another row. The first of each call's arguments is the row.
     """
     waiting, running = deque(calls), deque[tuple[ProcessPoolExecutor, Built, Future["Verification"]]]()
     while waiting or running:
@@ -212,8 +209,7 @@ def _print(verification: Verification) -> None:
 def _evaluate(track: str, name: str, path: Path, write: bool, as_json: bool) -> None:
     """Print what the images of `path` break; with `write` keep it beside the published Record.
 
-    Raise a BenchmarkError where the file is refused, the network is missing, a certificate is contradicted, or nothing new
-    would be written.
+    Raise a BenchmarkError where the file is refused, the network missing, a certificate is contradicted, or no image is new.
     """
     from benchmark.evaluation.replay.contributed import evaluate_file, evaluator_of
     from benchmark.evaluation.replay.findings import some

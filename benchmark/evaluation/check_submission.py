@@ -1,6 +1,4 @@
-"""The checks of `rvb check`: a submission's folder, then the model of each of its rows on a few random images. Nothing is
-trained.
-"""
+"""The checks of `rvb check`: a submission's folder, then the model of each row on a few random images, untrained."""
 
 from __future__ import annotations
 

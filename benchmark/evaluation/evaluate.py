@@ -256,7 +256,7 @@ def _attacked(run: _Run, images: torch.Tensor, labels: torch.Tensor, spec: Attac
         states.append(state)
     decided_all, remaining = torch.cat(decided), dict[str, int]()
     warnings = list(dict.fromkeys(words for state in states for words in state.warnings))
-    if decided_all.all():
+    if decided_all.all() and all(state.remaining for state in states):
         joined, _ = replace(attack, model=model).verdict(states, labels)
         remaining, warnings = joined.remaining, joined.warnings
     adversarial, robust = (torch.cat([getattr(state, name) for state in states]) for name in ("adversarial", "robust"))
@@ -365,9 +365,11 @@ def _check_same(
     folder: Path, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, settings: dict[str, Any]
 ) -> None:
     """Raise a BenchmarkError where the folder holds parts of another evaluation; else record which one it holds."""
-    digest = hashlib.sha256()
+    digest, first = hashlib.sha256(), images[: settings["batch_size"]]
+    once, again = (logits_of(model, first, len(first)) for _ in range(2))
+    asked = [once] if torch.equal(once, again) else []  # what no weight holds, such as a mean; a random model has none
     weights = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
-    for tensor in (images, labels, *weights):
+    for tensor in (images, labels, *weights, *asked):
         plain = tensor.detach().cpu().to_dense() if tensor.layout != torch.strided else tensor.detach().cpu()
         digest.update(str((plain.dtype, *plain.shape)).encode())
         digest.update(plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -38,8 +38,8 @@ def radii(threat: ThreatModel, shape: tuple[int, ...]) -> tuple[ThreatModel, ...
     """Return `RADII` balls that grow by a constant factor from `threat` to the ball of all images of `shape` (c, h, w)."""
     largest = 1.0 if threat.norm == "Linf" else math.sqrt(math.prod(shape))
     factor = max(largest / threat.eps, 1.0) ** (1 / (RADII - 1))
-    sizes = [threat.eps * factor**k for k in range(RADII - 1)] + [max(largest, threat.eps)]
-    return tuple(ThreatModel(norm=threat.norm, eps=float(f"{size:.6g}")) for size in sizes)
+    sizes = [threat.eps * factor**k for k in range(1, RADII - 1)] + [max(largest, threat.eps)]
+    return threat, *(ThreatModel(norm=threat.norm, eps=float(f"{size:.6g}")) for size in sizes)
 
 
 def measure(

@@ -104,8 +104,7 @@ def is_attention(module: nn.Module) -> bool:
 def _walk(module: nn.Module, norm: nn.Module | None) -> Iterator[tuple[nn.Module, nn.Module | None]]:
     """Yield modules in order, each with the norm directly before it.
 
-    The norm precedes the module in a plain sequence, is timm's `norm1` of its block, or precedes the layer whose `content`
-    it is.
+    It precedes the module in a plain sequence, or the layer whose `content` the module is, or is timm's `norm1` of its block.
     """
     yield module, norm
     before: nn.Module | None = None

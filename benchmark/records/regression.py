@@ -99,10 +99,8 @@ def compare_rows(
 
 
 def compare_row(published: Built, built: Built, *, alike: bool = False) -> RowComparison:
-    """Compare one row. `compare_rows` decides on lines with a `p`, together with those of the other rows.
-
-    Args:
-        alike: compare as if both sides had been computed in the same arithmetic: every difference is outside.
+    """Compare one row. `compare_rows` decides on lines with a `p`, together with those of the other rows. `alike`: compare as
+    if both sides had been computed in the same arithmetic: every difference is outside.
     """
     before, after = published.record, built.record
     if before.track_version != after.track_version:
@@ -168,10 +166,8 @@ def _facts(published: Record, built: Record) -> list[Line]:
 
 
 def _exactly(published: Record, built: Record, before: PerImage, after: PerImage, evidence: bool) -> list[Line]:
-    """Compare every number, image and digest; each must be the same.
-
-    Args:
-        evidence: whether the same pyarrow wrote both files of evidence, so that they are the same bytes.
+    """Compare every number, image and digest; each must be the same. `evidence`: whether the same pyarrow wrote both files of
+    evidence, so that they are the same bytes.
     """
     ours, theirs = counts(published), counts(built)
     for side, record in ((ours, published), (theirs, built)):  # how many images an attack leaves on the way

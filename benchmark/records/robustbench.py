@@ -175,7 +175,7 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
         "reported": next(map(_percent, claimed), None),
         "autoattack_acc": _percent(alone.value),
         "footnote": f"robust-vit-bench: {record.trust}, track {record.track} version {record.track_version}, {record.n} test "
-        f"images (seed {record.seed}), 95% interval of the robust accuracy {_percent(robust.accuracy.low)} to "
+        f"images (seed {record.seed}), {robust.accuracy.n} attacked; robust accuracy {_percent(robust.accuracy.low)} to "
         f"{_percent(robust.accuracy.high)}, evidence sha256 {record.sha256.get('evidence', '')[:12]}.",
     }
     if robust.accuracy.count < alone.count:

@@ -273,8 +273,15 @@ def _sample(column: Column, runs: list[Run]) -> tuple[float, ...]:
     return tuple(value for value in values if value is not None)
 
 
+def images_of(study: PublishedStudy, label: str) -> int:
+    """Return how many images a number counts: those with a verdict, all of the study's if it has no verdicts."""
+    verdicts = next((run.verdicts[label] for run in study.result.runs if label in run.verdicts), None)
+    one = verdicts if isinstance(verdicts, str) or not verdicts else verdicts[0]
+    return len(one) if one else study.result.n
+
+
 def _floor(column: Column, study: PublishedStudy) -> float:
-    return 1 / study.result.n if column.share else 0.0
+    return 1 / images_of(study, column.label) if column.share else 0.0
 
 
 def _against(study: PublishedStudy) -> dict[str, str | None]:

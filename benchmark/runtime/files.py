@@ -35,9 +35,7 @@ def version(path: Path | os.DirEntry[str]) -> tuple[int, ...]:
 
 
 def write(path: Path, data: str | bytes) -> None:
-    """Write to a temporary file, then rename: after a crash or with a full disk the old or the new file exists, never
-    a part.
-    """
+    """Write to a temporary file, then rename: after a crash or with a full disk the old or the new file is there, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

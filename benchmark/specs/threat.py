@@ -56,6 +56,11 @@ class ThreatModel(Frozen):
     def label(self) -> str:
         return f"{self.norm} {self.eps:g}"
 
+    @property
+    def exact(self) -> str:
+        """The same with all digits of the radius, where `label` has six."""
+        return f"{self.norm} {repr(self.eps).removesuffix('.0')}"
+
 
 class AttackSpec(ThreatModel):
     """One attack: the file `benchmark/attacks/<attack>.py`, its threat model and its parameters.

@@ -130,10 +130,8 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the steps' fields of the Record, joined.
 
     Lists of objects are concatenated, objects merged; anything else must agree. Two fields are exceptions: each
-    reason for the open division is listed once, and `wall` keeps the parts of the sandbox that all steps had.
-
-    Raises:
-        BenchmarkError: two steps give different values.
+    reason for the open division is listed once, and `wall` keeps the parts of the sandbox that all steps had. Raise a
+    BenchmarkError where two steps give different values.
     """
     joined: dict[str, Any] = {}
     for stage, part in parts.items():

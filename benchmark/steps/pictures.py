@@ -48,7 +48,7 @@ class Pictures(EvaluationStep):
         broken = torch.zeros_like(subject.clean.correct)
         broken[: rules.images] = ~after.correct
         return Outcome(
-            columns={f"pictured {threat.norm} {threat.eps:g}": broken & subject.clean.correct},
+            columns={f"pictured {threat.exact}": broken & subject.clean.correct},
             fields={"pictures": [picture.model_dump(mode="json") for picture, _ in figures]},
             published={f"pictures/{picture.file}": data for picture, data in figures},
             summary=f"{len(figures)} pictures drawn",

@@ -65,8 +65,8 @@ class Reliability(EvaluationStep):
             radii=indicators.radius_curve(probes, balls),
         )
         columns = {f"probe {name}": values for name, values in probes.items()}
-        columns |= {f"probed {ball.norm} {ball.eps:g}": probes[f"radius {ball.eps:g}"] <= 0 for ball in balls}
-        columns[f"probed {threat.norm} {threat.eps:g}"] = probed_within(probes, threat)
+        columns |= {f"probed {ball.exact}": probes[f"radius {ball.eps:g}"] <= 0 for ball in balls}
+        columns[f"probed {threat.exact}"] = probed_within(probes, threat)
         return Outcome(
             columns,
             {"reliability": result.model_dump(mode="json")},
@@ -96,9 +96,7 @@ def _as_attacked(work: Work, subject: Subject) -> list[FailureIndicator]:
 
     A model may know which step asks it. So some of these images are then asked again among the questions of this step, where
     it cannot tell them from those of the probes. Return a warning if gradients here or there are not those of the answers.
-
-    Raises:
-        BenchmarkError: an answer differs in the closed division.
+    Raise a BenchmarkError if an answer differs in the closed division.
     """
     import torch
     from safetensors.torch import load_file

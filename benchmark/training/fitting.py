@@ -146,11 +146,8 @@ def _begin(
 ) -> tuple[str | None, tuple[Preparation, ...]]:
     """Load the weights that the row starts from, and run the recipe's preparations.
 
-    Returns:
-        sha256 of the weights that the row starts from, or None; and the preparations' histories.
-
-    Raises:
-        BenchmarkError: weights that do not fit, or a preparation that cannot be applied.
+    Return the sha256 of these weights, or None, and the preparations' histories. Raise a BenchmarkError for weights that do
+    not fit, or a preparation that cannot be applied.
     """
     source = row.source
     if source is None or spec.init_from is None:

@@ -295,10 +295,8 @@ class Steps:
     def _gradient(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
         """Leave the gradient of the mean loss of `images` images over all ranks plus the penalties; return that sum.
 
-        Where a GPU's memory does not suffice, the batches are halved, repeatedly.
-
-        Raises:
-            BenchmarkError: memory does not suffice for a single image.
+        Where a GPU's memory does not suffice, the batches are halved, repeatedly. Raise a BenchmarkError where it does not
+        suffice for a single image.
         """
         while True:
             try:

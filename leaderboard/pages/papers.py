@@ -14,7 +14,7 @@ from benchmark.records.record import headline
 from benchmark.records.reproduced import Reproduced
 from benchmark.records.study import DeclaredPaper
 from benchmark.records.study_points import PointSheet, point_sheets, points_csv
-from benchmark.records.study_table import Sheet, Table, sheets
+from benchmark.records.study_table import Sheet, Table, images_of, sheets
 from benchmark.specs.seeds import study_name, variant_of
 from benchmark.specs.study import Study, run_command
 from benchmark.specs.submission import Claim, Paper
@@ -36,6 +36,13 @@ class Shown:
     points: Sequence[PointSheet]
     reproduced: Reproduced | None
     download: str
+
+    @property
+    def fewer(self) -> dict[str, int]:
+        """Return the numbers that count fewer images than the study has, and how many, where their names do not say it."""
+        result = self.table.study.result
+        counted = {column.title: images_of(self.table.study, column.label) for column in self.table.columns}
+        return {title: n for title, n in counted.items() if n < result.n and " images)" not in title}
 
 
 def shown(tables: Iterable[Table], marks: Mapping[str, Reproduced]) -> tuple[tuple[Shown, ...], dict[str, str]]:

@@ -66,7 +66,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
 
   // The column of the track's own number of a kind at the chosen radius, which every model has been tested at; -1 for none.
   const tested = (k) => {
-    const at = names.findIndex((name) => name.startsWith(`${kinds[k - anywhere]} L2 `) && Number(name.split(" ")[2]) === radius());
+    const at = names.findIndex((name) => name.startsWith(`${kinds[k - anywhere]} L2 `) && Math.abs(Number(name.split(" ")[2]) / radius() - 1) < 1e-5);
     return at < 0 ? -1 : at + 2;
   };
   // Where no attack was run, images that none broke bound the robust number from above and are no result.

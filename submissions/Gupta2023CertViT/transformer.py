@@ -67,7 +67,8 @@ def vit(
     bounded: bool = False,
     std: float = 1.0,
 ) -> nn.Sequential:
-    """A pre-norm transformer, without biases but those of LayerNorm and dot-product attention: images (n, c, h, w) in [0, 1], 0.5 taken off, to logits (n, classes).
+    """A pre-norm transformer: images (n, c, h, w) in [0, 1], 0.5 taken off, to logits (n, classes). LayerNorm and dot-product
+    attention alone have biases.
 
     Args:
         std: by which pixels are divided then; that of a network which it is distilled from.

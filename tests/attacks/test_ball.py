@@ -24,6 +24,8 @@ def test_rounding_is_put_back_into_the_ball_and_more_is_refused(norm) -> None:
     assert 0 <= inside.min() <= inside.max() <= 1
     assert torch.equal(into_ball(images, images, ThreatModel(norm=norm, eps=0.0), "test"), images)
     flat = torch.full_like(images, 0.5)
+    small = into_ball(flat + direction / size * 2e-3, flat, ThreatModel(norm=norm, eps=2e-3), "test")
+    assert distances(small, flat)[norm].min() > 1e-3, "no image goes back to its clean one"
     with pytest.raises(BenchmarkError, match="left its"):
         into_ball(flat + direction / size * 0.31, flat, threat, "test")
 

@@ -156,8 +156,7 @@ def test_sampling_stops_when_all_is_settled() -> None:
 
 def linear_trials(count: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """A classifier, images at radii from 0 to 3 deviations of the noise from its boundary, and those radii."""
-    rng = torch.Generator().manual_seed(3)
-    weight = torch.randn(6, generator=rng)
+    weight = torch.randn(6, generator=torch.Generator().manual_seed(3))
     model = two_sides(weight, 0.5 * float(weight.sum()))
     radius = torch.linspace(0, 3 * RULES["sigma"], count)
     along = 0.5 + radius[:, None] * weight / weight.norm() * torch.where(torch.arange(count) % 2 == 0, 1, -1)[:, None]

@@ -66,8 +66,7 @@ def test_a_row_that_was_built_here_is_compared_by_image() -> None:
 
 
 def test_other_bytes_alone_break_nothing_and_code_is_not_compared() -> None:
-    digests = tiny_record.content()["sha256"]
-    build("sha256", to=digests | {"weights": "w2", "code train": "c2"})
+    build("sha256", to=tiny_record.content()["sha256"] | {"weights": "w2", "code train": "c2"})
     result = rvb()
     assert result.exit_code == 0
     (line,) = [line for line in result.output.splitlines() if line.startswith(f"| {ROW}")]

@@ -224,8 +224,7 @@ def test_robust_images_are_attacked_without_being_shown_clean(norm) -> None:
     model = Model(lambda: lambda x: (shown.extend(x.detach()), honest(x))[1])
     labels, state = honest(IMAGES).argmax(1), torch.get_rng_state()
     options = {"seed": 0, "batch_size": 4, "is_open": False}
-    threat = ThreatModel(norm=norm, eps=0.3)
-    images, answers = attacked_afresh(model, IMAGES[2:], labels[2:], threat, **options)
+    images, answers = attacked_afresh(model, IMAGES[2:], labels[2:], ThreatModel(norm=norm, eps=0.3), **options)
     assert torch.equal(torch.get_rng_state(), state)
     assert (honest(images).argmax(1) != labels[2:]).sum() > 5
     assert torch.allclose(honest(images), answers, atol=1e-5)

@@ -108,6 +108,10 @@ def test_what_is_undecided_when_the_time_is_up_is_not_robust_and_is_said(model, 
     assert report.undecided == {"AutoAttack Linf 0.02": 3}
     assert any("3 of 12 images were undecided" in words for words in report.warnings)
     assert report.images["AutoAttack Linf 0.02"][8:].tolist() == [None, None, None, False]
+    calls.clear()
+    lost = torch.cat((labels[:8], (model(images[8:]).argmax(1) + 1) % 6))  # the second batch is wrong when clean
+    report = evaluate(model, images, lost, attacks=[("Linf", 0.02)], batch_size=8, minutes=10)
+    assert report.attacks[0].decided.all()
 
 
 def test_a_call_that_was_stopped_goes_on_where_it_was(model, images, labels, tmp_path, monkeypatch) -> None:
@@ -129,7 +133,8 @@ def test_a_call_that_was_stopped_goes_on_where_it_was(model, images, labels, tmp
     assert {*begun} == {8}, "what was done is not done again"
     plain = auto_attack(model, images, labels, norm="Linf", eps=0.02, batch_size=4)
     assert torch.equal(report.attacks[0].robust, plain.robust)
-    for other, seed in ((Linear(classes=6, seed=5), 0), (model, 1)):
+    alike = Through(model, after=lambda z, x: 2 * z)  # the same weights, other code
+    for other, seed in ((Linear(classes=6, seed=5), 0), (model, 1), (alike, 0)):
         with pytest.raises(BenchmarkError, match="holds parts of another evaluation"):
             evaluate(other, images, labels, seed=seed, **options)
 

@@ -111,9 +111,10 @@ def test_probed_margins_are_those_of_images_in_the_ball() -> None:
 
 def test_radii_grow_from_the_threat_to_the_ball_of_all_images() -> None:
     linf = [ball.eps for ball in probes.radii(ThreatModel(norm="Linf", eps=8 / 255), (3, 32, 32))]
-    assert linf[0] == pytest.approx(8 / 255, rel=1e-5)
-    assert linf[-1] == 1
+    assert (linf[0], linf[-1]) == (8 / 255, 1)
     assert all(a < b for a, b in itertools.pairwise(linf))
+    exact = [ThreatModel(norm="L2", eps=eps).exact for eps in (8 / 255, 0.15, 1)]
+    assert exact == [f"L2 {8 / 255!r}", "L2 0.15", "L2 1"]
     assert probes.radii(L2, SHAPE)[-1].eps == 6
     assert {ball.eps for ball in probes.radii(ThreatModel(norm="Linf", eps=1), SHAPE)} == {1.0}
     point = ThreatModel(norm="Linf", eps=0)

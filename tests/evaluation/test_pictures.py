@@ -23,8 +23,7 @@ GREYS, LABELS = torch.full((10, 1, 2, 5), 0.5), torch.arange(10)
 def test_perturbations_of_a_known_model_are_exact() -> None:
     threat = ThreatModel(norm="Linf", eps=0.25)
     moved = perturbed(MODEL, GREYS, LABELS, threat, steps=20)
-    expected = torch.where(torch.eye(10, dtype=torch.bool), 0.25, 0.75).view_as(GREYS)
-    assert torch.equal(moved, expected)
+    assert torch.equal(moved, torch.where(torch.eye(10, dtype=torch.bool), 0.25, 0.75).view_as(GREYS))
     assert torch.equal(rescaled(moved - GREYS, 0.25), 1 - torch.eye(10).view_as(GREYS))
     assert torch.equal(moved, perturbed(MODEL, GREYS, LABELS, threat, steps=20))
 

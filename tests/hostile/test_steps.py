@@ -122,8 +122,7 @@ def test_a_model_that_answers_otherwise_where_suites_attack_is_refused(trained) 
 
 def test_gradients_that_are_false_where_suites_attack_alone_are_told(trained) -> None:
     attack(HONEST_ANSWERS)
-    told = signals()
-    assert not told["gradients are those of the answers"]
+    assert not signals()["gradients are those of the answers"]
 
 
 # The same, but its answers are honest near its boundaries, and its false gradients are those of another map. A process that is

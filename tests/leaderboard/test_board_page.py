@@ -92,8 +92,7 @@ def test_a_tab_a_threat_shows_its_numbers_and_the_rest_stand_behind_the_switch(t
 def test_a_rank_says_with_which_rows_it_is_tied_and_by_which_test(tmp_path) -> None:
     counts = {"A": (70, 30), "B": (68, 80), "C": (30, 10), "D": (1, 0)}
     records = [record(name, *right, title=f"Model {name}") for name, right in counts.items()]
-    wild = published("C", [30, 80, 90, 20, 70])
-    index = page(tmp_path, records, published("A", [70, 70, 71]), wild)
+    index = page(tmp_path, records, published("A", [70, 70, 71]), published("C", [30, 80, 90, 20, 70]))
     assert tip(index, "A-v") == (
         "McNemar's exact test over the images does not tell it from \u2068Model B\u2069 (p 0.5) (an order needs p of at most "
         "0.0083). Not ordered against \u2068Model C\u2069: the images alone would, images and seeds together (Welch's interval) do not."
@@ -180,8 +179,7 @@ def test_a_front_holds_what_no_other_surpasses(content) -> None:
 
 def test_the_charts_hold_the_boards_numbers_and_name_the_fronts(tmp_path) -> None:
     records = [record("A", 70, 30, title="Best"), record("B", 40, 10, certified=30), record("C", 70, 20, title="Equal")]
-    rows = rank(records, TRACK, images(*records))
-    charts = overview(rows, TRACK)
+    charts = overview(rank(records, TRACK, images(*records)), TRACK)
     assert [chart.name for chart in charts] == ["accuracies", "cost"]
     page(tmp_path, records)
     for chart in charts:

@@ -116,8 +116,7 @@ def test_pages_hold_the_records_numbers_escaped_and_local(built) -> None:
     (smoothed,) = content["smoothed"]["certified"]
     assert f"<b>{100 * smoothed['accuracy']['value']:.1f}</b>" in index
     assert "Can the attacks be trusted?" in model
-    measured = content["reliability"]["signals"][0]["measured"]
-    assert html.escape(measured, quote=False) in model + other
+    assert html.escape(content["reliability"]["signals"][0]["measured"], quote=False) in model + other
     assert content["smoothed"]["guarantee"] in model + other
     assert json.loads((site / "models/Tiny2026Net-small/record.json").read_text()) == content
 
@@ -132,8 +131,7 @@ def test_a_reader_finds_a_model_in_a_real_browser(built, browser) -> None:
     rows = browser.find_elements(By.CSS_SELECTOR, "tr[data-row]")
     assert [row.get_attribute("data-row") for row in rows] == ["Tiny2026Net-small", "Tiny2026Twin-small"]
     browser.find_element(By.ID, "all").click()
-    seconds = rows[0].find_element(By.CSS_SELECTOR, "[data-time=training]").text
-    assert float(seconds) > 0
+    assert float(rows[0].find_element(By.CSS_SELECTOR, "[data-time=training]").text) > 0
     rows[0].find_element(By.TAG_NAME, "a").click()
     assert browser.find_element(By.TAG_NAME, "h1").text == "Tiny2026Net, small"
     widths = browser.execute_script("return [...document.images].map(i => i.naturalWidth)")

@@ -56,8 +56,7 @@ def test_charts_have_the_right_marks_and_values(browser, tmp_path) -> None:
 def test_folded_parts_open_by_keyboard_and_a_phone_scrolls_one_way(browser, tmp_path) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    made = row(title="x" * 10000, summary="y" * 10000)
-    opened(browser, page(made, tmp_path))
+    opened(browser, page(row(title="x" * 10000, summary="y" * 10000), tmp_path))
     folded = browser.find_elements("css selector", "details:not([open])")
     assert len(folded) >= 5
     for details in folded:

@@ -67,8 +67,7 @@ def test_drawn_curves_are_exact_at_their_radii_and_err_to_one_side_between(
     seen = curves(row_radii, MARKED, points)
     assert len(seen.radii) <= points
     assert {0.0, *MARKED} <= {*seen.radii.tolist()}
-    far = float(seen.radii[-1])
-    between = np.random.default_rng(seed).random(50) * far
+    between = np.random.default_rng(seed).random(50) * float(seen.radii[-1])
     for radius in [*seen.radii.tolist(), *between.tolist()]:
         attacked = sum(ok and b > radius + ROUNDING for ok, b in zip(row_radii.right, row_radii.broken, strict=True))
         certified = sum(ok and c >= radius for ok, c in zip(row_radii.right, row_radii.certified, strict=True))

@@ -211,8 +211,7 @@ def test_a_page_links_to_web_addresses_alone(site) -> None:
 
 
 def test_a_published_formula_stands_beside_the_certificate_and_says_that_it_certifies_nothing(site) -> None:
-    text = text_of(site, "Formula")
-    table = between(text, "Published formulas that certify nothing", "</table>")
+    table = between(text_of(site, "Formula"), "Published formulas that certify nothing", "</table>")
     assert "unsound: A &amp; B 2023, as printed" in table
     assert re.findall(r'<td class="number">([0-9.]+)', table)[-3:] == ["50.0", "25.0", "0.0"]
 

@@ -169,8 +169,7 @@ def test_rows_and_claims_of_other_data(tmp_path) -> None:
 
 
 def test_a_study_without_a_row_or_a_declaration_has_a_page(tmp_path) -> None:
-    made = Board(TRACK, [], Path("nowhere"), studies=[published(VALUES, claims=PRINTED)])
-    folder = pages(tmp_path, made)
+    folder = pages(tmp_path, Board(TRACK, [], Path("nowhere"), studies=[published(VALUES, claims=PRINTED)]))
     page = (folder / "Sub/index.html").read_text()
     assert "<h1><bdi>Sub</bdi></h1>" in page
     assert "are not ranked" in page

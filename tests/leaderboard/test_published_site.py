@@ -61,8 +61,7 @@ def clicks(board):
 
 
 def test_real_images_are_the_first_card_and_its_best_row_has_a_page(board, clicks) -> None:
-    card = board.find_element("css selector", ".cards > li")
-    assert "CIFAR-10, real images" in card.text
+    assert "CIFAR-10, real images" in board.find_element("css selector", ".cards > li").text
     (record,) = (record for record in records(TRACK) if record.row == ROW)
     clicks(f'.cards a[href="{TRACK}/models/{ROW}/index.html"]')
     assert record.title == seen(board, "h1")

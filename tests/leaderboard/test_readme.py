@@ -88,8 +88,7 @@ def test_of_each_submission_its_first_row_is_shown_with_its_rank_among_all(publi
 
 def test_a_page_may_show_all_rows_with_what_their_attention_does(published, tmp_path, monkeypatch) -> None:
     uniform = {"clean": tiny_record.proportion(31), "changed": 60}
-    attention = AttentionResult.model_validate({"uniform": uniform, "none": uniform})
-    another(published, attention=attention)
+    another(published, attention=AttentionResult.model_validate({"uniform": uniform, "none": uniform}))
     page = tmp_path / "page.md"
     page.write_text(HEAD + TAIL)
     monkeypatch.setattr(readme, "PLACES", (readme.Place(page, "digits", all_rows=True),))

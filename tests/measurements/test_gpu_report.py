@@ -60,8 +60,7 @@ def test_a_part_gives_its_rows_and_one_that_fails_says_how_it_ended(code, proble
 
 def test_the_report_is_written_after_each_part_and_the_rest_goes_on(tmp_path, capsys) -> None:
     parts = [part("one", FAILS), part("two", GOOD), part("three", GOOD)]
-    status = gpu.main(["one", "three", "--out", str(tmp_path)], parts)
-    assert status == 1
+    assert gpu.main(["one", "three", "--out", str(tmp_path)], parts) == 1
     assert "one: exit status 1" in capsys.readouterr().err
     results = json.loads((tmp_path / "gpu.json").read_text())
     assert [(result["name"], result["problem"]) for result in results] == [("one", "exit status 1"), ("three", "")]

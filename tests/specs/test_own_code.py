@@ -113,8 +113,7 @@ def test_a_bare_name_that_stands_beside_gets_the_right_form(helped) -> None:
 
 def test_two_checkouts_in_one_process_do_not_share_a_submissions_files(helped, tmp_path, monkeypatch) -> None:
     built()
-    other = helped.copy(tmp_path / "other")
-    monkeypatch.chdir(other.root)
+    monkeypatch.chdir(helped.copy(tmp_path / "other").root)
     write("layers.py", LAYERS.replace("10)", "10, bias=False)"))
     assert "bias=False" in str(built())
 

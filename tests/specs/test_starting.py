@@ -152,8 +152,7 @@ def test_a_network_of_a_study_starts_from_the_cells_that_it_names(linear_row, tm
 @pytest.mark.slow
 def test_epochs_are_selected_by_what_a_certificate_proves(linear_row, tmp_path) -> None:
     chosen = {"by": "certified", "certificate": "lipschitz", "radius": 0.02}
-    row = tuned(prepare=[], epochs=2, selection=chosen)
-    _, done, result = fitted(row, tmp_path)
+    _, done, result = fitted(tuned(prepare=[], epochs=2, selection=chosen), tmp_path)
     assert result.selected_by == "validation accuracy certified by lipschitz at L2 0.02"
     assert done.best_score == max(done.scores) > 0
     _, easier, _ = fitted(tuned(prepare=[], epochs=2, selection={**chosen, "radius": 0.001}), tmp_path / "easier")

@@ -135,8 +135,7 @@ def test_a_row_that_becomes_ready_later_goes_before_shorter_ones(linear_row, mon
 
 def test_a_row_may_start_from_the_row_of_its_name_on_another_track(linear_row, monkeypatch) -> None:
     """Which is trained beforehand, by `prepare`."""
-    rules = Path("benchmark/tracks/tiny.yaml")
-    Path("benchmark/tracks/other.yaml").write_text(rules.read_text())
+    Path("benchmark/tracks/other.yaml").write_text(Path("benchmark/tracks/tiny.yaml").read_text())
     tune("{row: Tiny2026Linear-tuned, track: other}")
     own = "      other: {training: {objective: standard, epochs: 1, batch_size: 64, learning_rate: 0.01}}\n"
     append(SETTINGS, own)

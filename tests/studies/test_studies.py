@@ -111,8 +111,7 @@ def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishe
     run_study(*tiny_study.NAMES)
     assert tiny_study.results(studied) == resumed
 
-    grid = tiny_study.load()
-    published = collect_study(grid)
+    published = collect_study(tiny_study.load())
     assert PublishedStudy.model_validate_json(to_json(published)) == published
     assert len({run.weights for run in published.result.runs}) == 4
     assert published.result.x == {"confidence: curve": (1.0, 0.5, 0.25)}
@@ -166,8 +165,7 @@ def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_no
     Path("loud.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(Path().absolute())
     file = tiny_study.add(studied, ONE)
-    text = file.read_text().replace("claims:", OPTIONAL.replace("PACKAGE", package) + "claims:")
-    file.write_text(text)
+    file.write_text(file.read_text().replace("claims:", OPTIONAL.replace("PACKAGE", package) + "claims:"))
     published = tiny_study.run()
     result, label = published.result, "dear (first 3 images)"
     values, there = result.runs[0].values, version is not None

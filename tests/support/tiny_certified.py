@@ -64,8 +64,7 @@ def random_perturbations(
     xi *= radius / xi.norm(dim=2, keepdim=True)
     other = draw(200, *x.shape)
     other *= rest / other.flatten(2).norm(dim=2).reshape(200, n, *[1] * (x.ndim - 1))
-    flat = columns.flatten(2).permute(1, 2, 0)
-    delta = torch.linalg.matrix_norm(flat, ord=2) * radius + rest
+    delta = torch.linalg.matrix_norm(columns.flatten(2).permute(1, 2, 0), ord=2) * radius + rest
     moves = torch.einsum("snp,pn...->sn...", xi, columns) + other
     return PerturbationSet(columns, radius * ones, rest * ones, delta), moves
 

@@ -71,8 +71,7 @@ def test_sam_draws_the_same_in_both_steps_and_moves_batchnorm_once(tmp_path) -> 
 
     network = nn.Sequential(nn.Flatten(), nn.Identity(), nn.BatchNorm1d(36), nn.Linear(36, 4))
     network[1].register_forward_hook(lambda part, *_: masks.append(torch.rand(3)) if part.training else None)
-    rules = spec(epochs=1, sam=0.1, **ONE)
-    run(network, adversarial.objective(attack), rules, tmp_path / "c", metric=accuracy)
+    run(network, adversarial.objective(attack), spec(epochs=1, sam=0.1, **ONE), tmp_path / "c", metric=accuracy)
     for first, second in (masks, starts):
         assert torch.equal(first, second)
     assert torch.allclose(network[2].running_mean, 0.1 * blobs(0)[0].flatten(1).mean(0), atol=1e-6)

@@ -15,6 +15,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from benchmark.attacks.engine.slots import Search, State, column, generator, sizes
+from benchmark.attacks.prediction import margins
 
 Objective = Callable[[torch.Tensor, State], torch.Tensor]  # logits (m, classes) and states to losses (m,)
 STEPS, RHO, MOMENTUM = 100, 0.75, 0.75
@@ -66,7 +67,7 @@ def _run(search: Search, runs: list[tuple[int, int]], objective: Objective, purp
     def advance(state: State) -> torch.Tensor:
         logits, loss, slope = search.gradient(state["point"], lambda z: objective(z, state))
         search.flat += int(((state["done"] == 0) & (slope.flatten(1) == 0).all(1)).sum())
-        wrong = search.record(state, logits.argmax(1) != state["label"])
+        wrong = search.record(state, margins(logits, state["label"]) <= 0)
         _update(state, loss, slope, windows.to(loss.device))
         before, point = state["before"], state["point"]
         _step(state, search.norm, search.eps)

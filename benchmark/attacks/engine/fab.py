@@ -11,6 +11,7 @@ import torch
 from pyautoattack.fab_projections import projection_l2, projection_linf
 
 from benchmark.attacks.engine.slots import Search, State, column, sizes
+from benchmark.attacks.prediction import margins
 
 STEPS, ALPHA, ETA, BETA = 100, 0.1, 1.05, 0.9
 
@@ -40,7 +41,7 @@ def targeted(search: Search, rivals: torch.Tensor) -> None:
         state["point"] = _step(state["point"], state["clean"], difference, slope, search.norm)
         logits = search.logits(state["point"])
         wrong |= _record(search, state, logits)
-        misclassified = column(logits.argmax(1) != state["label"])
+        misclassified = column(margins(logits, state["label"]) <= 0)
         back = state["clean"] + (state["point"] - state["clean"]) * BETA
         state["point"] = torch.where(misclassified, back, state["point"])
         state["done"] += 1
@@ -52,7 +53,7 @@ def targeted(search: Search, rivals: torch.Tensor) -> None:
 def _record(search: Search, state: State, logits: torch.Tensor) -> torch.Tensor:
     """Record the points that are misclassified and in the ball; return which they are, (m,) bool."""
     near = sizes(state["point"] - state["clean"], search.norm) <= search.eps
-    return search.record(state, (logits.argmax(1) != state["label"]) & near)
+    return search.record(state, (margins(logits, state["label"]) <= 0) & near)
 
 
 def _step(

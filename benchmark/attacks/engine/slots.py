@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from benchmark.attacks.engine.fused_ops import FusedOps
-from benchmark.attacks.prediction import checked, padded
+from benchmark.attacks.prediction import checked, margins, padded
 from benchmark.runtime.errors import BenchmarkError
 
 State = dict[str, torch.Tensor]  # one row a slot
@@ -33,6 +33,12 @@ def generator(seed: int, image: int, *purpose: int) -> torch.Generator:
     """
     state = np.random.SeedSequence((seed, image, *purpose)).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> 1))
+
+
+def _finite(logits: torch.Tensor) -> torch.Tensor:
+    if not torch.isfinite(logits).all():
+        raise BenchmarkError("the model's logits are not finite (NaN or infinity) near an evaluation image")
+    return logits
 
 
 @dataclass
@@ -81,7 +87,7 @@ class Search:
         """Return logits (m, classes) of points (m, c, h, w) by the unmodified model, without gradients."""
         with torch.no_grad():
             batches = ((padded(p), len(p)) for p in points.split(self.slots))
-            return torch.cat([checked(self.model(p), len(p))[:rows].float() for p, rows in batches])
+            return _finite(torch.cat([checked(self.model(p), len(p))[:rows].float() for p, rows in batches]))
 
     def gradient(
         self, points: torch.Tensor, objective: Callable[[torch.Tensor], torch.Tensor]
@@ -89,13 +95,13 @@ class Search:
         """Return logits (m, classes), objective (m,) and its gradient at points (m, c, h, w), m at most `slots`.
 
         Raises:
-            BenchmarkError: the gradient is missing or not finite; a search that cannot go on shows no robustness.
+            BenchmarkError: gradient or logits are missing or not finite; a search that cannot go on shows no robustness.
         """
         rows = len(points)
         leaf = padded(points.detach()).requires_grad_()
         with torch.enable_grad():
             with self._fused_ops:
-                logits = checked(self.model(leaf.clone()), len(leaf))[:rows].float()
+                logits = _finite(checked(self.model(leaf.clone()), len(leaf))[:rows].float())
             value = objective(logits)
             if not value.requires_grad:
                 raise BenchmarkError(f"{NO_GRADIENT} (does it detach, round or argmax?)")
@@ -120,7 +126,7 @@ class Search:
         """
         if self._fused_ops.used and wrong.any():
             wrong = wrong.clone()
-            wrong[wrong.clone()] = self.own_logits(state["point"][wrong]).argmax(1) != state["label"][wrong]
+            wrong[wrong.clone()] = margins(self.own_logits(state["point"][wrong]), state["label"][wrong]) <= 0
         for row in wrong.nonzero()[:, 0].tolist():
             image, target = state["image"][row], state["target"][row]
             if target < self.by[image]:

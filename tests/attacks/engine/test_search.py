@@ -8,13 +8,13 @@ import pytest
 import torch
 from tiny_attacked import Watched, assert_same_rows, authors, labelled, search_of
 from tiny_models import Linear, Through, grey_images
-from torch import nn
+from torch import nn, relu
 
 from benchmark.attacks import autoattack
 from benchmark.attacks.engine import apgd, fab, square
 from benchmark.attacks.engine.slots import generator
 from benchmark.attacks.internals import Notes
-from benchmark.attacks.prediction import MIN_ROWS
+from benchmark.attacks.prediction import MIN_ROWS, margins
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 
@@ -119,20 +119,35 @@ def test_budgets_are_the_authors() -> None:
 ODD = {  # models with a gradient that is NaN (0, with a slope of 0 times infinity), or zero, everywhere
     "nan": Through(Linear(classes=6), after=lambda z, x: z + (x - x).abs().sqrt().sum()),
     "flat": Through(Linear(classes=6), lambda x: (x * 255).round() / 255 + 0 * x),
+    "moved": Through(
+        Linear(classes=6), after=lambda z, x: z.masked_fill(~torch.isin(x, grey_images(4)).all(), torch.nan)
+    ),
 }
 
 
-@pytest.mark.parametrize(("kind", "component"), [("nan", "apgd-ce"), ("flat", "apgd-t")])
-def test_a_gradient_that_is_not_finite_stops_the_attack_and_one_that_is_zero_is_warned_of(kind, component) -> None:
+@pytest.mark.parametrize(
+    ("kind", "component"), [("nan", "apgd-ce"), ("moved", "apgd-t"), ("moved", "square"), ("flat", "apgd-t")]
+)
+def test_what_is_not_finite_stops_the_attack_and_a_gradient_that_is_zero_is_warned_of(kind, component) -> None:
     model, images, notes = ODD[kind].eval().requires_grad_(False), grey_images(4), Notes()
     threat, labels = ThreatModel(norm="Linf", eps=1e-4), model(images).argmax(1)
     attack = partial(autoattack.attack, model, images, labels, threat, seed=0, component=component, notes=notes)
-    if kind == "nan":
-        with pytest.raises(BenchmarkError, match="input gradient is not finite"):
+    if kind != "flat":
+        with pytest.raises(BenchmarkError, match="gradient is not" if kind == "nan" else "logits are not"):
             attack()
     else:
         attack()
         assert "20 runs that begin with zero gradient" in notes.warnings[0]
+
+
+@pytest.mark.parametrize("component", ["apgd-ce", "apgd-t", "fab-t", "square"])
+def test_a_point_where_the_label_ties_counts_as_broken(component) -> None:
+    """Also of the label 0, which argmax would give."""
+    model = Through(nn.Flatten(), after=lambda z, x: torch.cat((relu(z.mean(1, keepdim=True) - 0.5), 0 * z[:, 1:]), 1))
+    images, labels, threat = 0.02 + grey_images(4), torch.zeros(4, dtype=torch.long), ThreatModel(norm="Linf", eps=0.1)
+    moved = autoattack.attack(model, images, labels, threat, seed=0, component=component)
+    assert (margins(model(images), labels) > 0).all()
+    assert (margins(model(moved), labels) <= 0).all()
 
 
 def test_few_rows_are_padded_so_that_rounding_does_not_change() -> None:

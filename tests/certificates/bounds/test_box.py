@@ -21,8 +21,7 @@ def random_region(n: int, units: int, seed: int, still: float = 0.3) -> Region:
     moves = draw(n, units, seed=seed + 2).abs() > still
     low, high = torch.where(moves, low, 0.0), torch.where(moves, high, 0.0)
     low[:, ::3], high[:, 1::4] = 0.0, 0.0
-    length = torch.maximum(-low, high).norm(dim=1)
-    return Region(length * torch.linspace(0.02, 1.2, n).double(), low, high)
+    return Region(torch.maximum(-low, high).norm(dim=1) * torch.linspace(0.02, 1.2, n).double(), low, high)
 
 
 def moves_in(region: Region, count: int, seed: int) -> torch.Tensor:

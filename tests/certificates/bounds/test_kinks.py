@@ -62,8 +62,7 @@ def test_a_constant_unit_and_a_unit_far_from_its_kinks_cost_nothing() -> None:
 @pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
 def test_any_slope_at_a_kink_is_covered(slope) -> None:
     """What torch says at a tie may change; the remainder's bounds hold for every slope in [0, 1] there."""
-    thetas = torch.tensor([0.5, 0.5, 2.0, 2.0])
-    layer, z = layer_of(thetas), torch.tensor([[0.0, 0.5, 0.0, 2.0]]).double()
+    layer, z = layer_of(torch.tensor([0.5, 0.5, 2.0, 2.0])), torch.tensor([[0.0, 0.5, 0.0, 2.0]]).double()
     bound = exact_layer_bound(layer, z)
     for most in (0.1, 0.5, 1.0, 3.0):
         moves = torch.linspace(-most, most, 801, dtype=torch.float64)[:, None].expand(-1, 4)
@@ -109,8 +108,7 @@ def block(bend: float, seed: int = 0) -> SmoothSLLBlock:
 @pytest.mark.parametrize("bend", [0.25, 1.0, 3.0])
 def test_slopes_lie_in_0_to_1_and_the_relu_is_met_at_the_bend(bend) -> None:
     z = torch.linspace(-4, 4, 80001, dtype=torch.float64).requires_grad_()
-    layer = block(bend)
-    f = layer.active(z)
+    f = block(bend).active(z)
     (slope,) = torch.autograd.grad(f.sum(), z)
     assert 0 <= slope.min() <= slope.max() <= 1
     curvature = slope.diff() / z.detach().diff()
