@@ -3,9 +3,9 @@
 The smoothed classifier g of a model f returns the class that f most often returns on x + noise, noise ~ N(0, sigma^2 I) on
 all of R^d (not clipped to the box). Theorem 1: if f returns class c with probability at least p > 1/2 under the noise, then
 g(x + d) = c for every d with ||d||_2 < sigma Phi^-1(p). f is any function: here the argmax of the float32 network, where a
-tied largest logit counts for no class. Votes are independent because the noise is and f is a function;
-evaluation/asked_again.py repeats queries of networks that were not built from known layers. `smooth` is the paper's CERTIFY
-with looks. Like PREDICT, it returns g(x) with the same probability. Where p <= 1/2 it abstains; PREDICT can still answer.
+tied largest logit counts for no class. Votes are independent where f is a function that was chosen without knowledge of the
+noise, whose seed is public; evaluation/asked_again.py votes again under new noise (`check_radii`). `smooth` is the paper's
+CERTIFY with looks. Like PREDICT, it returns g(x) with the same probability. Where p <= 1/2 it abstains; PREDICT can answer.
 
 Looks. n0 samples choose the class c; the later samples are independent of them. Fix sizes m_1 < ... < m_K beforehand, and
 let S_k be the number of the first m_k later samples that fall on c. Given c, S_k is binomial(m_k, p), so its one-sided
@@ -62,10 +62,10 @@ class Look:
 
 def guarantee(sigma: float, alpha: float) -> str:
     return (
-        f"With probability at least {1 - alpha:.10g} over the noise drawn, for each image by itself (not for all jointly), "
-        f"the smoothed classifier (the class that the model most often returns under Gaussian noise of deviation {sigma:g}) "
-        "returns the same class for every image within l2 distance r (pixels in [0, 1]). Proven for Gaussian noise in real "
-        "arithmetic; the noise drawn is pseudo-random and in floating point."
+        f"With probability at least {1 - alpha:.10g} over the noise drawn, which the model was made without knowing, for "
+        "each image by itself (not for all jointly), the smoothed classifier (the class that the model most often returns "
+        f"under Gaussian noise of deviation {sigma:g}) returns the same class for every image within l2 distance r (pixels "
+        "in [0, 1]). Proven for Gaussian noise in real arithmetic; the noise drawn is pseudo-random and in floating point."
     )
 
 

@@ -6,7 +6,8 @@ every attack are attacked again in a process that never sees them clean (`attack
 answers (`false_slopes`). A network rebuilt from this benchmark's layers is a function and needs none of this.
 
 Clopper and Pearson's bound on a smoothed model needs independent votes. A model could know the track's seed, and so the noise
-to come. So fresh processes are asked about new copies, with noise from the operating system's randomness (`check_radii`).
+to come; a rebuilt network's weights could be fitted to it. So fresh processes, or the rebuilt network, are asked about new
+copies, with noise from the operating system's randomness (`check_radii`).
 
 Guarantee of `check_radii`. Each of k processes sees one copy of each image and nothing else, so that it cannot recognise an
 image by several copies. Let the n images' radii be r_i. If they hold, a copy of image i gets the certified class with

@@ -18,6 +18,7 @@ from torch import nn
 
 from benchmark.attacks import autoattack
 from benchmark.attacks.ball import NO_FLOAT64, ROUNDING, distances
+from benchmark.attacks.engine.fused_ops import HOOKS
 from benchmark.attacks.gradients import FiniteGradients
 from benchmark.attacks.prediction import logits as logits_of
 from benchmark.attacks.prediction import predict
@@ -272,8 +273,11 @@ def _attacked(run: _Run, images: torch.Tensor, labels: torch.Tensor, spec: Attac
 
 def _rebuilt(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
     """Return the model rebuilt from a description of its layers, on a device that has float64. Raise a BenchmarkError for a
-    layer that no certificate supports, and where an image gets other logits.
+    layer that no certificate supports or that has hooks or a `forward` of its own, and where an image gets other logits.
     """
+    layers = ((name or "it", vars(layer)) for name, layer in model.named_modules())
+    if odd := [name for name, own in layers if "forward" in own or any(own[hooks] for hooks in HOOKS)]:
+        raise BenchmarkError(f"no certificate for this model: {odd[0]} has hooks or a forward of its own")
     try:
         network = rebuild(*describe(model)).to(images.device)
     except BenchmarkError as error:

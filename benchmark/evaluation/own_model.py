@@ -106,9 +106,7 @@ def device_of(model: nn.Module, images: torch.Tensor, device: torch.device | str
 
 
 def inputs(images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return copies on the device: images (n, c, h, w) float32 in [0, 1], labels (n,) int64. Raise a BenchmarkError for bad
-    input.
-    """
+    """Return copies on the device, images (n, c, h, w) float32 in [0, 1], labels (n,) int64; or raise a BenchmarkError."""
     if images.ndim != 4 or not images.is_floating_point() or not all(images.shape[1:]):
         raise BenchmarkError(f"images are {images.dtype} {tuple(images.shape)}; give floats (n, c, h, w) in [0, 1]")
     if not isinstance(labels, torch.Tensor):

@@ -139,9 +139,7 @@ def _check_name(part: str, place: str) -> None:
 
 
 def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:
-    """Return a variant's settings on a track. Raise BenchmarkError for an unknown variant, or one that does not enter
-    the track.
-    """
+    """Return a variant's settings on a track. Raise a BenchmarkError for one that is unknown or does not enter the track."""
     if variant not in submission.variants:
         raise BenchmarkError(f"{submission.name} has no variant {variant!r}{near_miss(variant, submission.variants)}")
     entry = submission.variants[variant].tracks.get(track)

@@ -80,7 +80,7 @@ class SmoothingSpec(Frozen):
     n0: int = Field(gt=0)
     n: int = Field(gt=0)
     looks: int = Field(default=1, gt=0, le=32)
-    alpha: float = Field(gt=0, lt=1)
+    alpha: float = Field(ge=1e-9, lt=1)
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")

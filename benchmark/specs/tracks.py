@@ -17,9 +17,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Track:
-    """Return a track by name. Raise BenchmarkError for an unknown track or key (the near miss is suggested), or a bad
-    value.
-    """
+    """Return a track by name. Raise a BenchmarkError for an unknown track or key (with the near miss), or a bad value."""
     path = FOLDER / f"{name}.yaml"
     if not path.exists():
         raise BenchmarkError(f"unknown track {name!r}{near_miss(name, names())}")

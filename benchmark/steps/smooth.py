@@ -50,12 +50,13 @@ class Smooth(EvaluationStep):
 
         rules = self.declared
         columns = smoothed_columns(work, subject, rules)
-        if subject.asked:
-            others = [subject.spares.pop() for _ in range(COPIES)]
-            check_radii(
-                others, subject.images, columns["smoothed_prediction"], columns["smoothed_l2"],
-                sigma=rules.sigma, batch_size=subject.batch_size, row=work.row.name,
-            )  # fmt: skip
+        others = [
+            subject.spares.pop() if subject.asked else (lambda: nullcontext(subject.model)) for _ in range(COPIES)
+        ]
+        check_radii(
+            others, subject.images, columns["smoothed_prediction"], columns["smoothed_l2"],
+            sigma=rules.sigma, batch_size=subject.batch_size, row=work.row.name,
+        )  # fmt: skip
         evidence = pa.table({name: c.numpy() for name, c in {"label": subject.labels.cpu(), **columns}.items()})
         words = guarantee(rules.sigma, rules.alpha)
         result = smoothed(evidence, work.row.track.certified_radii, rules, words)

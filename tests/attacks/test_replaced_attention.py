@@ -162,8 +162,7 @@ def test_other_patterns_are_the_means_or_those_of_the_image_before() -> None:
         changed = predictions_with_patterns(given, model, images, 6)
         assert changed.shape == (6,)
         assert not torch.equal(OtherPatterns(model, given)(images), model(images))
-    same = mean_patterns(model, alike, 4)
-    torch.testing.assert_close(OtherPatterns(model, same)(alike), model(alike))
+    torch.testing.assert_close(OtherPatterns(model, mean_patterns(model, alike, 4))(alike), model(alike))
     torch.testing.assert_close(OtherPatterns(model, None)(alike), model(alike))
     # the patterns of an unchanged pass, also in the layers after the first
     pairs = torch.cat([images[1:2], images[:1]])

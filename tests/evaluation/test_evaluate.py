@@ -77,6 +77,9 @@ def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(model,
     monkeypatch.setattr(module, "_attacked", lambda *_: pytest.fail("attacked"))
     with pytest.raises(BenchmarkError, match="no certificate for this model: "):
         evaluate(model, images, labels, certificate=True)
+    network.register_forward_pre_hook(lambda layer, given: ((given[0] * 255).round() / 255,))  # nothing on 8-bit images
+    with pytest.raises(BenchmarkError, match="no certificate for this model: it has hooks"):
+        evaluate(network, images, labels, certificate=True)
     with pytest.raises(BenchmarkError, match="unknown certificate 'lipshitz'; did you mean 'lipschitz'"):
         evaluate(network, images, labels, attacks=[], certificate="lipshitz")
 
@@ -110,8 +113,7 @@ def test_what_is_undecided_when_the_time_is_up_is_not_robust_and_is_said(model, 
     assert report.images["AutoAttack Linf 0.02"][8:].tolist() == [None, None, None, False]
     calls.clear()
     lost = torch.cat((labels[:8], (model(images[8:]).argmax(1) + 1) % 6))  # the second batch is wrong when clean
-    report = evaluate(model, images, lost, attacks=[("Linf", 0.02)], batch_size=8, minutes=10)
-    assert report.attacks[0].decided.all()
+    assert evaluate(model, images, lost, attacks=[("Linf", 0.02)], batch_size=8, minutes=10).attacks[0].decided.all()
 
 
 def test_a_call_that_was_stopped_goes_on_where_it_was(model, images, labels, tmp_path, monkeypatch) -> None:

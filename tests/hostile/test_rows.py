@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from tiny_linear_row import HEAD, METHOD, NAMES, ROW, robust
 from tiny_project import append, edit
 
 from benchmark.attacks import prediction
+from benchmark.certificates import smoothing
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox import model
 from benchmark.sandbox.confinement import PARTS, available
@@ -24,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox"),
 ]
 
+SMOOTHING = "smoothing: {sigma: 0.3, n0: 20, n: 200, looks: 2, alpha: 0.01, seed: 0}\n"
 WRITES = """
 import atexit, threading
 def rewrite():
@@ -256,8 +259,7 @@ def test_one_that_ends_its_process_before_it_is_asked_again_keeps_nothing(linear
     """What the attack found until then is not taken up by the next run."""
     crash = "        self.calls = getattr(self, 'calls', 0) + 1\n        import os\n        self.calls < 150 or os._exit(0)\n"
     edit("benchmark/tracks/tiny.yaml", "steps: 1,", "steps: 90,")
-    code = memory(CLEAN, 0.51)
-    write(code.replace("        answers = []\n", f"{crash}        answers = []\n"))
+    write(memory(CLEAN, 0.51).replace("        answers = []\n", f"{crash}        answers = []\n"))
     with pytest.raises(BenchmarkError, match="the process that runs its code failed"):
         run_stage("attack-papers", *NAMES)
     assert not [*Path("work/scratch/tiny/Tiny2026Linear-small/attack-papers").glob("*/blocks/*")]
@@ -276,10 +278,21 @@ def test_in_the_open_division_images_are_lost_by_it(linear_row) -> None:
     ids=["by the other copies", "by what it was asked", "by clean images"],
 )
 def test_votes_that_depend_on_others_carry_no_radius(linear_row, code) -> None:
-    append("benchmark/tracks/tiny.yaml", "smoothing: {sigma: 0.3, n0: 20, n: 200, looks: 2, alpha: 0.01, seed: 0}\n")
+    append("benchmark/tracks/tiny.yaml", SMOOTHING)
     run_stage("smooth", *NAMES)
     write(code)
     with pytest.raises(BenchmarkError, match="get another answer in a process that has seen nothing"):
+        run_stage("smooth", *NAMES)
+
+
+def test_votes_of_a_rebuilt_network_that_was_fitted_to_the_noise_carry_no_radius(linear_row, monkeypatch) -> None:
+    def fitted(*images, honest=smoothing.smooth, **rules) -> smoothing.Smoothed:
+        votes = honest(*images, **rules)
+        return replace(votes, prediction=(votes.prediction + 1) % 10, radius=votes.radius.clamp(min=0.3))
+
+    append("benchmark/tracks/tiny.yaml", SMOOTHING)
+    monkeypatch.setattr(smoothing, "smooth", fitted)
+    with pytest.raises(BenchmarkError, match="under noise that was not known beforehand"):
         run_stage("smooth", *NAMES)
 
 

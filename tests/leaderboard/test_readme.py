@@ -187,8 +187,7 @@ def test_the_readmes_evaluation_runs_and_gives_the_published_numbers(tmp_path, m
 
 
 def test_the_readmes_model_loads_and_builds() -> None:
-    submission = Submission.model_validate(yaml.safe_load(code("yaml")[0]))
-    (settings,) = submission.variants["small"].tracks.values()
+    (settings,) = Submission.model_validate(yaml.safe_load(code("yaml")[0])).variants["small"].tracks.values()
     names: dict = {}
     exec(code("python")[1], names)
     data = DataSpec(source="digits", validation=1, shape=(1, 8, 8), classes=10)

@@ -122,8 +122,7 @@ def test_a_contributed_file_gets_copies_and_a_generator_that_its_seed_starts(lin
 
 def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> None:
     """On a linear model, but for the box and for ties in a last digit."""
-    text = (ROOT / "docs/bring-an-attack.md").read_text()
-    example = text.partition("```python\n")[2].partition("```")[0]
+    example = (ROOT / "docs/bring-an-attack.md").read_text().partition("```python\n")[2].partition("```")[0]
     exact = robust(linear_row, EXACT)
     assert 0 <= exact - robust(linear_row, example, CONTRIBUTED + ", parameters: {steps: 50}") <= 1
 

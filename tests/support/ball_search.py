@@ -21,8 +21,7 @@ def breaks(
     moves = _moves(image, radius)
     moves = torch.cat([moves, _descended(gradients, image, label, moves[:8], radius, steps)])
     points = (image.double() + moves).float()
-    length = (points.double() - image.double()).flatten(1).norm(dim=1)
-    points = points[length <= radius]
+    points = points[(points.double() - image.double()).flatten(1).norm(dim=1) <= radius]
     logits = model(torch.cat([image[None], points]))
     rivals = logits.clone()
     rivals[:, label] = -torch.inf

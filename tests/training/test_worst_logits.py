@@ -129,8 +129,7 @@ def test_the_split_is_exact(seed, width, rho) -> None:
     below, above = below[:, 0].abs(), above[:, 0].clamp(min=0)  # some sides do not move at all
     region = Region(torch.zeros_like(below), torch.full((4,), rho, dtype=torch.float64), below, above)
     bound = largest_product(w, region)
-    reach = torch.where(w > 0, above[:, None], below[:, None])
-    attained = primal(w, region.rho[:, None].expand(4, 3), reach)
+    attained = primal(w, region.rho[:, None].expand(4, 3), torch.where(w > 0, above[:, None], below[:, None]))
     assert (attained <= bound * (1 + 1e-9) + 1e-12).all()
     assert (bound <= attained * (1 + 1e-6) + 1e-9).all()
 

@@ -122,8 +122,7 @@ def test_slopes_lie_in_0_to_1_and_the_relu_is_met_at_the_bend(bend) -> None:
 def test_each_neuron_s_remainder_lies_under_its_bound_and_its_parabola(bend) -> None:
     """All moves |D| <= m of single neurons, for ReLU (bend 0) and smooth ones."""
     layer = block(bend) if bend else SLLBlock(5, 9).double().requires_grad_(False)
-    x = torch.randn(40, 3, 5, dtype=torch.float64)
-    layer_bound = (SmoothSLLBound if bend else SLLBound)(layer, x)
+    layer_bound = (SmoothSLLBound if bend else SLLBound)(layer, torch.randn(40, 3, 5, dtype=torch.float64))
     z, largest = layer_bound.z, 0.0
     for most in (0.01, 0.1, 0.5, 2.0, 20.0):
         m = torch.full_like(z, most)
