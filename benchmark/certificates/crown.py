@@ -1,8 +1,7 @@
 """Linear bound propagation (CROWN, Zhang et al. 2018; alpha-CROWN, Xu et al. 2021) for l2 balls, by the package auto_LiRPA.
 
 The package bounds each margin logit_y - logit_j from below over the whole l2 ball, including the part outside [0, 1]. Every
-class but the label is a rival, and a tie is not certified. The package is optional; docs/certificates.md says how to install
-it.
+class but the label is a rival, and a tie is not certified. The package is optional: see docs/certificates.md.
 
 Two things are trusted, not proven: the package, and that float32 rounds at most twice as much within the ball as at the clean
 image. The package computes in float64 without rounding outward. The allowance subtracted from every margin is far larger: at

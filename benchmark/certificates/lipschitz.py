@@ -49,7 +49,8 @@ def guarantee() -> str:
     return (
         "For every image with certified radius r > 0, the float32 network's prediction equals the label for every image "
         "within l2 distance r (pixels in [0, 1]). Deterministic, from one global Lipschitz constant. Rounding is covered by "
-        "a-priori error analysis: any order of summation, no reduced-precision products."
+        "a-priori error analysis: any order of summation, exp within 128 units in the last place, no reduced-precision "
+        "products."
     )
 
 
