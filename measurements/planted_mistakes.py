@@ -32,6 +32,7 @@ MARKERS = "not long and not gpu and not browser"
 # The room is the folder of benchmark/ that holds the code, or leaderboard.
 LIST = r"""
 [attacks] tests/attacks/test_ball.py
+an image of a small ball goes back to its clean one: 1e-4, 1e-3, 1e-2, 0.1, 1.0) => 1.0)
 image not put back into the box: .clamp(0, 1).to(images.device) => .to(images.device)
 an image far outside the ball is taken: over.max() > 1e-5 + 1e-4 * threat.eps => over.max() > threat.eps
 [attacks] tests/attacks/test_ball.py -k margin
@@ -42,7 +43,10 @@ attention, mean patterns not divided: sum(layer) / len(images) => sum(layer)
 [attacks] tests/attacks/engine/test_search.py
 slots, a later run hides an earlier one: if target < self.by[image] => if target >= 0
 AutoAttack, least likely targets: order[:, -targets - 1 : -1].flip(1) => order[:, :targets]
-FAB, points outside the ball count: (logits.argmax(1) != state["label"]) & near => (logits.argmax(1) != state["label"])
+FAB, points outside the ball count: (margins(logits, state["label"]) <= 0) & near => (margins(logits, state["label"]) <= 0)
+APGD, a tie is right: (state, margins(logits, state["label"]) <= 0) => (state, margins(logits, state["label"]) < 0)
+FAB, a tie is right: (margins(logits, state["label"]) <= 0) & near => (margins(logits, state["label"]) < 0) & near
+search, NaN goes on: _finite(checked(self.model(leaf.clone()), len(leaf)) => (checked(self.model(leaf.clone()), len(leaf))
 [attacks] tests/attacks/engine/test_apgd.py
 APGD, step not halved: state["step"] / 2 => state["step"]
 APGD, share of rises off by one: state["rises"] <= RHO * window => state["rises"] <= RHO * window - 1
@@ -183,6 +187,8 @@ last doubling, four allowances: <= 2 * allowed => <= 4 * allowed
 ties may be certified: if not (radii == 0).all() => if not (radii >= 0).all()
 plants, radius beyond the counterexample: if not radius < plant.distance => if not radius < 100 * plant.distance
 [evaluation] tests/evaluation/test_evaluate.py
+a certificate of a model with hooks: "forward" in own or any(own[hooks] for hooks in HOOKS) => False
+a folder of another model with equal weights: (images, labels, *weights, *asked) => (images, labels, *weights)
 undecided images are robust: (robust & decided_all).cpu() => robust.cpu()
 gate, radius beyond an attack: (broken & reached).any() => (broken & ~reached).all()
 [evaluation] tests/evaluation/test_asked_again.py
@@ -278,6 +284,8 @@ l2 radius beyond all images: threat.eps > diameter => threat.eps > diameter**2
 seeds not from the row's own: range(first, first + TRAININGS) => range(TRAININGS)
 [steps] tests/steps/test_attack.py
 broken images stay robust: robust = clean.correct & state.robust & after.correct => robust = clean.correct
+[steps] tests/hostile/test_rows.py -m slow -k fitted_to_the_noise
+smoothing, votes not held to new noise: columns["smoothed_l2"], => 0 * columns["smoothed_l2"],
 [steps] tests/hostile/test_rows.py -m slow -k verdict_is
 the verdict's images not asked again: ASKED_AGAIN, final=final) => ASKED_AGAIN)
 [steps] tests/hostile/test_steps.py -m slow -k otherwise

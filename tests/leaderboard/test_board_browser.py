@@ -365,7 +365,7 @@ def test_a_phone_shows_a_card_a_row_with_words_for_each_number(board) -> None:
     width(board, 390)
     try:
         cells = board.find_elements("css selector", "tr[data-row=Certain-v] td")
-        cells = [cells[place] for place in (0, 1, 2, 6)]
+        cells = [cells[place] for place in (0, 1, 2, 7)]
         assert [cell.rect["y"] for cell in cells[1:4]] == [cells[1].rect["y"]] * 3, "three numbers side by side"
         bold_numbers = [cell.find_elements("tag name", "b") for cell in cells[1:4]]
         assert len({numbers[0].rect["y"] for numbers in bold_numbers if numbers}) == 1, "under words of one height"
