@@ -1,4 +1,4 @@
-"""The checks of `rvb check`: a submission's folder, then the model of each row on a few random images, untrained."""
+"""The checks of `rvb check`: a submission's folder, then each row's untrained model on a few random images."""
 
 from __future__ import annotations
 
