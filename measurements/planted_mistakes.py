@@ -187,7 +187,7 @@ last doubling, four allowances: <= 2 * allowed => <= 4 * allowed
 ties may be certified: if not (radii == 0).all() => if not (radii >= 0).all()
 plants, radius beyond the counterexample: if not radius < plant.distance => if not radius < 100 * plant.distance
 [evaluation] tests/evaluation/test_evaluate.py
-a certificate of a model with hooks: "forward" in own or any(own[hooks] for hooks in HOOKS) => False
+a certificate of a model with hooks: if replaced or any(vars(layer)[hooks] for hooks in HOOKS) => if replaced
 a folder of another model with equal weights: (images, labels, *weights, *asked) => (images, labels, *weights)
 undecided images are robust: (robust & decided_all).cpu() => robust.cpu()
 gate, radius beyond an attack: (broken & reached).any() => (broken & ~reached).all()

@@ -273,11 +273,12 @@ def _attacked(run: _Run, images: torch.Tensor, labels: torch.Tensor, spec: Attac
 
 def _rebuilt(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
     """Return the model rebuilt from a description of its layers, on a device that has float64. Raise a BenchmarkError for a
-    layer that no certificate supports or that has hooks or a `forward` of its own, and where an image gets other logits.
+    layer that no certificate supports or that has hooks or methods of its own, and where an image gets other logits.
     """
-    layers = ((name or "it", vars(layer)) for name, layer in model.named_modules())
-    if odd := [name for name, own in layers if "forward" in own or any(own[hooks] for hooks in HOOKS)]:
-        raise BenchmarkError(f"no certificate for this model: {odd[0]} has hooks or a forward of its own")
+    for name, layer in model.named_modules():
+        replaced = [key for key, value in vars(layer).items() if callable(value) and hasattr(type(layer), key)]
+        if replaced or any(vars(layer)[hooks] for hooks in HOOKS):
+            raise BenchmarkError(f"no certificate for this model: {name or 'it'} has hooks or methods of its own")
     try:
         network = rebuild(*describe(model)).to(images.device)
     except BenchmarkError as error:

@@ -39,8 +39,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def unless_broken(place: str, load: Callable[[], Result]) -> Result | None:
-    """Load one of many parts that anybody may have written; return None if that fails, with a line on stderr the
-    first time.
+    """Load one of many parts that anybody may have written; return None, and say so once on stderr, if that fails.
 
     Args:
         place: of the part, for errors that do not name it.

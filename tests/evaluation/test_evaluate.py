@@ -78,8 +78,11 @@ def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(model,
     with pytest.raises(BenchmarkError, match="no certificate for this model: "):
         evaluate(model, images, labels, certificate=True)
     network.register_forward_pre_hook(lambda layer, given: ((given[0] * 255).round() / 255,))  # nothing on 8-bit images
-    with pytest.raises(BenchmarkError, match="no certificate for this model: it has hooks"):
-        evaluate(network, images, labels, certificate=True)
+    other = nn.Sequential(nn.Flatten(), nn.Linear(36, 6))
+    other[1].extra_repr = str  # a method that is not the type's
+    for odd, place in ((network, "it"), (other, "1")):
+        with pytest.raises(BenchmarkError, match=f"this model: {place} has hooks or methods of its own"):
+            evaluate(odd, images, labels, certificate=True)
     with pytest.raises(BenchmarkError, match="unknown certificate 'lipshitz'; did you mean 'lipschitz'"):
         evaluate(network, images, labels, attacks=[], certificate="lipshitz")
 

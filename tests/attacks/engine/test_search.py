@@ -140,7 +140,6 @@ def test_what_is_not_finite_stops_the_attack_and_a_gradient_that_is_zero_is_warn
 
 @pytest.mark.parametrize("component", ["apgd-ce", "apgd-t", "fab-t", "square"])
 def test_a_point_where_the_label_ties_counts_as_broken(component) -> None:
-    """Also of the label 0, which argmax would give."""
     model = Through(nn.Flatten(), after=lambda z, x: torch.cat((relu(z.mean(1, keepdim=True) - 0.5), 0 * z[:, 1:]), 1))
     images, labels, threat = 0.02 + grey_images(4), torch.zeros(4, dtype=torch.long), ThreatModel(norm="Linf", eps=0.1)
     moved = autoattack.attack(model, images, labels, threat, seed=0, component=component)
