@@ -75,13 +75,14 @@ def check(
     name: Annotated[str, typer.Argument(help="<submission>, or one of its rows, <submission>-<variant>.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Try a submission in at most a minute; exit status 1 if a check fails."""
+    """Try a submission; nothing is trained. Exit status 1 if a check fails."""
     warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own modules
     from benchmark.evaluation.check_submission import check_submission
     from benchmark.runtime.torch_setup import set_up
 
     submission, _, variant = name.partition("-")
-    report = check_submission(submission, variant, device=set_up(run_settings().evaluate.device))
+    device = set_up(run_settings().evaluate.device)
+    report = check_submission(submission, variant, device, lambda line: typer.echo(line, err=True))
     if as_json:
         typer.echo(to_json(report), nl=False)
     else:
