@@ -101,6 +101,10 @@ def _fit(
         torch.cuda.set_device(fabric.device)  # for code that names only "cuda"
     place = Place(folder / "prepare", run.seed, fabric.device, say)
     started, prepared = (None, ()) if ranks.rank else _begin(model, row, spec, train_split, place)
+    if spec.keep_zeros and not ranks.rank and all(p.all() for p in model.parameters() if p.ndim > 1):
+        raise BenchmarkError(
+            "keep_zeros keeps nothing: no matrix or kernel has a zero before the first epoch; remove it"
+        )
     stop_filling()
     with tensor_float32(run.tf32):
         steps = Steps(

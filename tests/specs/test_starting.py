@@ -159,6 +159,13 @@ def test_epochs_are_selected_by_what_a_certificate_proves(linear_row, tmp_path) 
     assert easier.best_score >= done.best_score
 
 
+def test_zeros_are_kept_only_where_there_are_some(linear_row, tmp_path) -> None:
+    scaling_preparation.install()
+    with pytest.raises(BenchmarkError, match="keep_zeros keeps nothing"):
+        fitted(tuned(keep_zeros=True), tmp_path)
+    fitted(tuned(keep_zeros=True, prepare=[{"name": "scaling", "parameters": {"factor": 0.0}}]), tmp_path / "zeros")
+
+
 def test_parameters_of_a_preparation_are_checked(linear_row, tmp_path) -> None:
     scaling_preparation.install()
     for parameters, words in (
