@@ -97,6 +97,10 @@ def contradictions(record: Record, images: PerImage) -> list[Contradicted]:
         if radius > 0 and right == "0":
             what, recorded = "certified, but wrong when clean", f"certified at l2 {radius:.6g}"
             problems.append(Contradicted(what, image, recorded, "wrong when clean"))
+    for image, (at, radius) in enumerate(zip(images.broken or (), radii, strict=False)):
+        if at is not None and at < radius:
+            nearest = f"an adversarial image lies at {at:.6g}"
+            problems.append(Contradicted("certified, but broken", image, f"certified at l2 {radius:.6g}", nearest))
     for result in record.robust:
         name, norm, eps = f"robust {result.threat.label}", result.threat.norm, result.threat.eps
         robust = images.scores.get(name, "")

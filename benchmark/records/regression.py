@@ -196,7 +196,7 @@ def _by_chance(published: Record, built: Record, before: PerImage, after: PerIma
         score, other = before.score(name), after.score(name)
         if name in ours and name in theirs and score is not None and other is not None:
             changes, p = sum(a != b for a, b in zip(score, other, strict=True)), mcnemar(other, score)
-            allowed = ours[name][1] // published.n  # an image's corrupted copies are one image
+            allowed = max(1, ours[name][1] // published.n)  # an image's corrupted copies are one image
             outside = same_weights and abs(ours[name][0] - theirs[name][0]) > allowed
             verdict: Verdict = "OUTSIDE" if outside else "within" if changes else "same"
             line = replace(line, verdict=verdict, changed=changes, p=None if same_weights else p)

@@ -23,7 +23,7 @@ from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, ball, by_rank, out_of_reach
 from leaderboard.site import Site
 
-ALL_PAIRS = 20  # rows, up to which the page holds the tests of all pairs
+ALL_PAIRS = 20  # rows, up to which the page has a table of all pairs
 LONGEST = 200  # characters of a title in the page's list of rows
 PIXELS = 2_000_000  # of all evaluation images, up to which the page shows them
 RADII = 2000  # images whose radii the page is given
@@ -53,7 +53,6 @@ def write_pages(site: Site, board: Board) -> None:
     if sprite:
         site.write("compare/images.png", sprite[0])
     key = board.ranking
-    every = {name: tests for name in board.paired if (tests := pairs(board, name)) is not None}
     errors = {name: error_of_a_pair(board, name) for name in board.paired}
     content: dict[str, Any] = {
         "rows": [[row.record.row, row.record.title[:LONGEST], row.rank] for row in board.rows],
@@ -66,14 +65,16 @@ def write_pages(site: Site, board: Board) -> None:
         "overlay": overlay(),
         "errors": errors,
         "seeds": {
-            name: [_names(p) for p in tests if p.p <= errors[name] and not p.order] for name, tests in every.items()
+            name: [_names(p) for p in pairs(board, name, seeds=True) if p.p <= errors[name] and not p.order]
+            for name in board.paired
         },
         "beyond": out_of_reach(board.track),
         "sprite": sprite[1] if sprite else None,
     }
+    every = pairs(board, key) if len(board.rows) <= ALL_PAIRS and key in board.paired else None
     site.write(
         "compare/index.html",
-        board.render("compare.html", "../", known=content, pairs=every.get(key), key=key, error=errors[key]),
+        board.render("compare.html", "../", known=content, pairs=every, key=key, error=errors[key]),
     )
 
 
@@ -133,11 +134,10 @@ def packed(digits: str) -> str:
     return base64.b64encode(np.packbits(bits).tobytes()).decode()
 
 
-def pairs(board: Board, name: str) -> list[Pair] | None:
-    """Return every pair of rows that have a number; None if there are too many rows."""
-    if len(board.rows) > ALL_PAIRS:
-        return None
+def pairs(board: Board, name: str, seeds: bool = False) -> list[Pair]:
+    """Return every pair of rows that have a number, or of those whose seeds are known too."""
     judged = [row for row in board.rows if name in board.images.get(row.record.row, {})]
+    judged = [row for row in judged if not seeds or (row.trainings and name in row.trainings.verdicts)]
     return [_pair(a, b, board.images, name, _comparisons(board, name)) for a, b in itertools.combinations(judged, 2)]
 
 

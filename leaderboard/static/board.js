@@ -69,8 +69,9 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const at = names.findIndex((name) => name.startsWith(`${kinds[k - anywhere]} L2 `) && Math.abs(Number(name.split(" ")[2]) / radius() - 1) < 1e-5);
     return at < 0 ? -1 : at + 2;
   };
-  // Where no attack was run, images that none broke bound the robust number from above and are no result.
-  const bound = (k) => kinds[k - anywhere] === "robust" && tested(k) < 0;
+  // How a number bounds the true one where no attack was run, or where sampling stopped at the track's own radii.
+  const BOUNDS = { robust: ["at most", "≤", "no attack was run"], smoothed: ["at least", "≥", "sampling may have stopped before this radius"] };
+  const bound = (k) => (tested(k) < 0 ? BOUNDS[kinds[k - anywhere]] : undefined);
 
   // Writes the ranks of rows that are shown: by the number that sorts, or by the one that ranks where none does. At a radius
   // at which nothing was tested, certified numbers have an order, and bounds on robust ones have none.
@@ -82,7 +83,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const placed = untested && !bound(column) ? places() : null;
     const title = untested || ranked ? words(column) : shortName(numbers.ranking);
     const told = !untested ? `The ranks that the tests leave it by ${title}: McNemar's exact test over the images, with seeds where they are known.`
-      : placed ? `The order of ${title}, which is exact at any radius; it is not tested.` : "No rank: no attack was run at this radius, so the number is a bound.";
+      : placed ? `The order of ${title}, which is exact at any radius; it is not tested.` : `No rank: ${bound(column)[2]}, so the number is a bound.`;
     for (const { place, rank, tip, ranked: first, keys } of shown) {
       rank.textContent = untested ? placed?.get(keys[column]) ?? "–" : !ranked ? first[0] : (numbers.ranks[place][by] || "–").replace("-", "–");
       if (tip) tip.textContent = untested || (ranked && names[by] !== numbers.ranking) ? told : first[1];
@@ -92,6 +93,8 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     table.classList.toggle("ordered", placed !== null);
     small.textContent = untested && !placed ? "none: a bound" : `by ${title}`;
   }
+
+  const limit = (k) => (bound(k) ? `, ${bound(k)[0]}` : "");
 
   // A number's name as its column writes it.
   const shortName = (name) => words(2 + names.indexOf(name));
@@ -122,8 +125,8 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     kinds.forEach((kind, n) => {
       const k = anywhere + n;
       const own = tested(k);
-      heads[k].querySelector("button").replaceChildren(kind, document.createElement("br"), `L2 ${far.textContent}`, bound(k) ? ", at most" : "");
-      sort.options[k].text = `${kind} L2 ${far.textContent}${bound(k) ? ", at most" : ""}`;
+      heads[k].querySelector("button").replaceChildren(kind, document.createElement("br"), `L2 ${far.textContent}`, limit(k));
+      sort.options[k].text = `${kind} L2 ${far.textContent}${limit(k)}`;
       const beyond = kind === "smoothed" && radius() > numbers.reach;
       for (const { id, keys } of facts) {
         const counts = RADII.rows[id]?.[kind];
@@ -135,8 +138,10 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const about = !kinds.includes("robust") ? "" : bound(robust)
       ? `No attack was run at this radius${attacked && ` (they were at ${attacked})`}: robust accuracy is at most the number shown and at least what is certified, and has no rank. `
       : "Every model was attacked at this radius; ranks are those of the tests. ";
+    const voted = anywhere + kinds.indexOf("smoothed");
+    const votes = kinds.includes("smoothed") && bound(voted) ? " Smoothed numbers are at least those shown: sampling may stop once the columns' own radii are decided." : "";
     document.getElementById("known-there").textContent = about
-      + (kinds.includes("certified") ? `Certified numbers are exact at any radius${tested(certified) < 0 ? "; their order here is not tested" : ""}.` : "");
+      + (kinds.includes("certified") ? `Certified numbers are exact at any radius${tested(certified) < 0 ? "; their order here is not tested" : ""}.` : "") + votes;
   }
 
   // A row's number at the chosen radius with its interval, in percent, where the track has none; null where it has none.
@@ -152,7 +157,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     kinds.forEach((kind, n) => {
       const k = anywhere + n;
       const cell = fact.row.cells[k];
-      cell.dataset.of = `${kind}\nL2 ${far.textContent}${bound(k) ? ", at most" : ""}`;
+      cell.dataset.of = `${kind}\nL2 ${far.textContent}${limit(k)}`;
       cell.removeAttribute("style");
       if (tested(k) >= 0) {
         const own = fact.row.cells[tested(k)];
@@ -163,7 +168,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       }
       const shares = share(fact, k);
       if (!shares || bound(k)) {
-        cell.textContent = shares ? `≤ ${shares[0]}` : "–";
+        cell.textContent = shares ? `${bound(k)[1]} ${shares[0]}` : "–";
         return;
       }
       const [value, low, high] = shares;

@@ -102,7 +102,7 @@
     const [a, b] = [row, other].map((id) => RVB.rows.get(id).ranks[number]);
     if (!a || !b) return undefined;
     const [first, second] = [verdicts(row, number), verdicts(other, number)];
-    if (!first || !second || !known.seeds[number]) return a[1] < b[0] ? 1 : b[1] < a[0] ? -1 : null;
+    if (!first || !second) return a[1] < b[0] ? 1 : b[1] < a[0] ? -1 : null;
     const { first: wins, second: losses } = RVB.agreement(first, second);
     return RVB.mcnemar(wins, losses) > known.errors[number] || bySeeds(row, other, number) ? 0 : Math.sign(wins - losses);
   }

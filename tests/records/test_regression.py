@@ -9,6 +9,7 @@ import pytest
 import tiny_record
 from tiny_record import built, changed, proportion
 
+from benchmark.records.accuracy import Proportion
 from benchmark.records.beside import AttentionResult, WithoutAttention
 from benchmark.records.per_image import contradictions
 from benchmark.records.record import Record
@@ -120,6 +121,11 @@ def test_images_against_certified_robust_and_clean_are_named() -> None:
     ):
         problems = contradictions(PUBLISHED, tiny_record.images(PUBLISHED, (name, image)))
         assert words in [problem.words for problem in problems]
+    assert KEPT.images
+    for at, lines in ((0.293, 1), (0.295, 0)):
+        near = KEPT.images.model_copy(update={"broken": (None, None, None, at, *[None] * 96)})
+        words = "image 3: certified at l2 0.294, but an adversarial image lies at 0.293"
+        assert [problem.words for problem in contradictions(PUBLISHED, near)].count(words) == lines
 
 
 def test_portable_arithmetic_is_the_same_on_every_processor() -> None:
@@ -182,6 +188,17 @@ def test_of_the_same_weights_one_image_may_differ() -> None:
         flipped = [("clean", image) for image in range(95 - count)]
         images = tiny_record.images(other, *flipped)
         assert outside(decided(Built(record, images, ELSEWHERE))) == metrics
+
+    def attacked(count: int, machine: dict[str, str]) -> Built:
+        """The row with 20 attacked images, `count` of them robust."""
+        result = other.robust[0].model_copy(update={"accuracy": Proportion.of(count, 20)})
+        images = tiny_record.images(other)
+        scores = images.scores | {"robust Linf 0.15": "1" * count + "0" * (20 - count)}
+        row = other.model_copy(update={"robust": (result,)})
+        return Built(row, images.model_copy(update={"scores": scores}), machine)
+
+    for count, metrics in ((9, []), (8, ["robust Linf 0.15"])):
+        assert outside(compare_row(attacked(10, HERE), attacked(count, ELSEWHERE))) == metrics
 
 
 @pytest.mark.slow
