@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from benchmark.records.accuracy import Proportion
 from benchmark.records.study import in_order
 from benchmark.records.study_table import ERROR, Column, Difference, Entry, Table, contrast, images_of
-from benchmark.specs.study import MeasureSpec, Study, Value, measure_of
+from benchmark.specs.study import MeasureSpec, Study, Value, measure_named
 from benchmark.specs.submission import Claim
 from leaderboard.record_claims import Obstacle, obstacle
 
@@ -137,7 +137,7 @@ def claim_sheet(study: Study, table: Table | None = None, stated: Sequence[Claim
         if table is None or entry is None:
             return Compared(column, value)
         n = images_of(table.study, column.label)
-        counted = _counted(study, column, entry, n) if len(entry.values) == 1 else None
+        counted = _counted(column, entry, n) if len(entry.values) == 1 else None
         if other := _obstacle(study, column, value, n, stated):
             return Compared(column, value, entry, obstacle=other, counted=counted)
         difference = _difference(entry, value, 1 / n if column.share else 0.0)
@@ -160,10 +160,8 @@ def _with_radius(study: Study, column: Column) -> Column:
     return replace(column, label=f"{column.label} {ball}")
 
 
-def _counted(study: Study, column: Column, entry: Entry, n: int) -> Proportion | None:
+def _counted(column: Column, entry: Entry, n: int) -> Proportion | None:
     """Return the share of images that one training has; None for a number that counts none."""
-    measure = measure_named(study, column.label)
-    n = (measure and measure.images) or n
     count = round(entry.mean * n)
     return Proportion.of(count, n) if column.share and math.isclose(count, entry.mean * n, abs_tol=1e-6) else None
 
@@ -171,9 +169,8 @@ def _counted(study: Study, column: Column, entry: Entry, n: int) -> Proportion |
 def _obstacle(study: Study, column: Column, value: float, n: int, stated: Iterable[Claim]) -> Obstacle | None:
     """Return why a printed number is not comparable with the rebuilt one; None if a claim states it for the same thing."""
     measure = measure_named(study, column.label)
-    images = (measure and measure.images) or n
     claims = (claim for claim in stated if math.isclose(claim.value, value, abs_tol=1e-9))
-    obstacles = [obstacle(claim, study.track, _name(measure, column), images) for claim in claims]
+    obstacles = [obstacle(claim, study.track, _name(measure, column), n) for claim in claims]
     return min(obstacles, key=lambda o: (o is not None, o == "other data"), default="other data")
 
 
@@ -185,12 +182,6 @@ def _name(measure: MeasureSpec | None, column: Column) -> str:
         steps = f"-{attack.parameters['steps']}" if "steps" in attack.parameters else ""
         return f"{attack.attack}{steps} {attack.norm} {attack.eps:g}"
     return "clean" if column.x is None else f"certified L2 {column.x:g}"
-
-
-def measure_named(study: Study, label: str) -> MeasureSpec | None:
-    """Return the measure that a column's label belongs to; None if the study has none of this name."""
-    measures = {measure.label: measure for measure in study.measures}
-    return measures.get(label) or measures.get(measure_of(label))
 
 
 def declared_columns(study: Study) -> list[Column]:

@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 
 from benchmark.records.study_table import Difference, contrast
 
-ERROR = 0.05  # of a whole board: the chance that images and seeds alone make any of its orders
+ERROR = 0.05  # of one number of a board: the chance that images and seeds alone make any of its orders
 
 
 def mcnemar(first: Sequence[int] | str, second: Sequence[int] | str) -> float:
@@ -57,8 +57,8 @@ def over_seeds_and_images(first: Sequence[str], second: Sequence[str], error: fl
 def better(images: tuple[str, str], seeds: tuple[Sequence[str], Sequence[str]] | None, comparisons: int) -> int:
     """Return 1 where the first of two rows is shown to be better, -1 where the other is, 0 where no order is shown.
 
-    Both tests must reject at ERROR divided by all `comparisons` of a board (Bonferroni). So any false order on the board has
-    a chance of at most ERROR.
+    Both tests must reject at ERROR divided by all `comparisons` by a number (Bonferroni). So any false order by it has a
+    chance of at most ERROR.
 
     Args:
         images: the verdicts of the two rows' own networks.

@@ -15,7 +15,7 @@ from itertools import pairwise
 from scipy.special import stdtrit
 
 from benchmark.records.study import PublishedStudy, Run, in_order
-from benchmark.specs.study import Value, is_named, last_word, measure_of
+from benchmark.specs.study import Value, is_named, last_word, measure_named, measure_of
 
 ERROR = 0.05
 MOST = 4  # differences that a sentence names
@@ -274,10 +274,11 @@ def _sample(column: Column, runs: list[Run]) -> tuple[float, ...]:
 
 
 def images_of(study: PublishedStudy, label: str) -> int:
-    """Return how many images a number counts: those with a verdict, all of the study's if it has no verdicts."""
+    """Return how many images a number counts: those with a verdict, else its measure's, else all of the study's."""
     verdicts = next((run.verdicts[label] for run in study.result.runs if label in run.verdicts), None)
     one = verdicts if isinstance(verdicts, str) or not verdicts else verdicts[0]
-    return len(one) if one else study.result.n
+    measure = measure_named(study.study, label)
+    return len(one) if one else (measure and measure.images) or study.result.n
 
 
 def _floor(column: Column, study: PublishedStudy) -> float:
@@ -323,7 +324,9 @@ def _sentence(columns: Sequence[Column], places: list[int], lines: Sequence[Line
     having = {line.cell for line in lines if line.entries[places[0]].values}
     compared = [line for line in lines if line.cell in having and line.against in having]
     if not compared:
-        return f"{first.title}: one setting, nothing to compare."
+        lacking = next((line.against for line in lines if line.cell in having and line.against), None)
+        words = f"{lacking} has none" if lacking and len(having) > 1 else "one setting, nothing"
+        return f"{first.title}: {words} to compare."
     if any(line.entries[places[0]].difference is None for line in compared):
         return f"{first.title}: one seed, so no difference can be told from noise."
     shown: dict[str, list[tuple[Column, float]]] = {}

@@ -179,6 +179,12 @@ def measure_of(label: str) -> str:
     return label.partition(": ")[0]
 
 
+def measure_named(study: Study, label: str) -> MeasureSpec | None:
+    """Return the measure that a column's label belongs to; None if the study has none of this name."""
+    measures = {measure.label: measure for measure in study.measures}
+    return measures.get(label) or measures.get(measure_of(label))
+
+
 def is_named(label: str, measures: tuple[str, ...]) -> bool:
     """Whether `measures` name this label: in full, or by its part before a colon."""
     return any(label == name or label.startswith(f"{name}: ") for name in measures)

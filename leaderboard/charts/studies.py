@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from benchmark.records.study_table import Column, Entry, Line, Table
-from benchmark.specs.study import last_word, measure_of
+from benchmark.specs.study import last_word, measure_named, measure_of
 from leaderboard.charts.scatter import scatters
 from leaderboard.charts.svg import COLOURS, dot, grid, left_axis, polyline, short, svg, text, ticks
 from leaderboard.charts.violins import violins
 from leaderboard.rank import ball
-from leaderboard.study_claims import measure_named
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40
 BAR = 24

@@ -126,7 +126,12 @@ def test_a_tab_shows_and_ranks_by_the_numbers_of_its_threat_and_draws_them(board
     assert (board.find_element("id", "far").text, shown(board)) == ("0.5", ["Certain", "Given", "Best", "Weak"])
     assert board.execute_script(RANKS) == tested, "the track's own radius, at which all were attacked"
     slide(board, 0)
-    assert board.execute_script(heads)[2:-1] == ["clean", "robust L2 0, at most", "certified L2 0", "smoothed L2 0, at least"]
+    assert board.execute_script(heads)[2:-1] == [
+        "clean",
+        "robust L2 0, at most",
+        "certified L2 0",
+        "smoothed L2 0, at least",
+    ]
     assert shown(board) == ["Certain", "Weak", "Best", "Given"]
     slide(board, 1)
     assert shown(board) == ["Weak", "Certain", "Best", "Given"], "at another radius they change places"

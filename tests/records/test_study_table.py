@@ -145,6 +145,9 @@ def test_a_number_that_a_cell_lacks_is_left_open_in_words_and_figures(draw) -> N
             del run["values"]["m: curve"]
         if run["cell"] == "c":
             run["values"]["m: other"] = 1.0
+    for run in content["result"]["runs"]:
+        if run["cell"] != "a":
+            run["values"]["m: later"] = 1.0
     numbers = study_table.table(PublishedStudy.model_validate(content))
     labels = [(column.label, column.x) for column in numbers.columns]
     place = labels.index(("m: curve", 0.1))
@@ -153,5 +156,6 @@ def test_a_number_that_a_cell_lacks_is_left_open_in_words_and_figures(draw) -> N
     other = labels.index(("m: other", None))
     assert [numbers.columns[other].text(line.entries[other].mean) for line in numbers.lines] == ["–", "–", "1"]
     assert "m: other: one setting, nothing to compare." in numbers.words
+    assert "m: later: a has none to compare." in numbers.words
     assert any(words.startswith("m: curve: ") and "b at" not in words for words in numbers.words)
     assert "nan" not in "".join(str(chart) for _, chart in figures(numbers))
