@@ -145,7 +145,7 @@ def _is_text(node: ast.AST) -> bool:
 
 @cache
 def _imports(path: Path, version: tuple[int, ...]) -> list[Path]:
-    home = _submission(path)
+    home = next((folder for folder in path.parents if (folder / "submission.yaml").exists()), None)
     imported: list[Path] = []
     for line, name in _parsed(path, version)[2]:
         module = Path(name)
@@ -170,11 +170,6 @@ def _named(node: ast.Import | ast.ImportFrom, path: Path) -> list[Path]:
     base = Path(*path.parts[: -node.level]) if node.level else Path()
     module = base.joinpath(*(node.module or "").split("."))
     return [path for path in (module, *(module / alias.name for alias in node.names)) if path.parts]
-
-
-def _submission(path: Path) -> Path | None:
-    """Return the folder of the submission that a file belongs to, or None."""
-    return next((folder for folder in path.parents if (folder / "submission.yaml").exists()), None)
 
 
 def _within_submissions(module: Path, path: Path, home: Path) -> Path | None:
