@@ -313,6 +313,11 @@ def _training(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Te
         problem = f"{where} is not finite in the first step; mend the scale of the model"
     elif len(idle) == len(gradients):
         problem = "no parameter gets a gradient; mend what cuts them off"
+    else:
+        try:
+            methods.check_weights(trained, row.submission, row.settings, row.track)
+        except BenchmarkError as error:
+            problem = str(error)
     yield verdict("training", problem, f"a step of {spec.objective}: loss {float(loss.detach()):.3g}, gradients finite")
     if idle and not problem:
         yield Note(name="parameters without gradient", found=f"{len(idle)}, such as {idle[0]}: are they used?")

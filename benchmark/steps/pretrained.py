@@ -76,7 +76,9 @@ def _given_weights(row: Row, path: Path | None) -> dict[str, torch.Tensor]:
 
     set_up("cpu")
     model = methods.pretrained(row.submission, row.variant, row.track, path)
-    return {name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()}
+    weights = {name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()}
+    methods.check_weights(model, row.submission, row.settings, row.track)
+    return weights
 
 
 def _check(given: WeightsSpec, row: Row) -> None:

@@ -130,6 +130,9 @@ def _fit(
             monitor=monitor,
             on_epoch=lambda done: on_epoch(done.epoch, done.scores[-1]),
         )
+    if not ranks.rank:
+        model.load_state_dict(best)
+        methods.check_weights(model, row.submission, row.settings, row.track)
     watched = (done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1]))
     result = TrainingResult(
         epochs=done.epoch,

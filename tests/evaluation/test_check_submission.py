@@ -74,6 +74,7 @@ def test_a_linear_model_passes_and_each_row_is_told_of_before_it_is_checked(fold
         ("weights are the model", "return self.head(x.flatten(1) + self.a)", "self.a = torch.randn(64)", "persistent buffer"),
         ("output", "return self.head(x.flatten(1)[:2])", "pass", "give shape (2, 10)"),
         ("training", PLAIN, "self.head.requires_grad_(False); self.idle = nn.Parameter(torch.zeros(1))", "no parameter gets a gradient"),
+        ("training", "self.m += self.training\nreturn self.head(self.m * x.flatten(1))", "self.m = 1.0", "the state_dict is all that is kept"),
     ],
 )  # fmt: skip
 def test_each_defect_is_found(folder, name, forward, init, words) -> None:

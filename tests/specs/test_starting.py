@@ -159,6 +159,29 @@ def test_epochs_are_selected_by_what_a_certificate_proves(linear_row, tmp_path) 
     assert easier.best_score >= done.best_score
 
 
+FORGETFUL = """\
+from torch import nn
+
+
+class Linear(nn.Linear):
+    scale = 1.0
+
+    def forward(self, x):
+        self.scale += 0.1 if self.training else 0.0
+        return super().forward(self.scale * x)
+
+
+def build(data):
+    return nn.Sequential(nn.Flatten(), Linear(64, 10))
+"""
+
+
+def test_a_model_that_learns_what_no_state_dict_keeps_is_refused(linear_row, tmp_path) -> None:
+    Path("submissions/Tiny2026Linear/method.py").write_text(FORGETFUL)
+    with pytest.raises(BenchmarkError, match="the state_dict is all that is kept"):
+        fitted(load_row("tiny", "Tiny2026Linear-small"), tmp_path)
+
+
 def test_zeros_are_kept_only_where_there_are_some(linear_row, tmp_path) -> None:
     scaling_preparation.install()
     with pytest.raises(BenchmarkError, match="keep_zeros keeps nothing"):

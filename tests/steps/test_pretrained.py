@@ -68,6 +68,15 @@ def test_its_stage_depends_on_the_file_and_on_no_training_code(linear_row, check
     assert not [path for path in code if path.parent.name == "training"]
 
 
+def test_a_model_that_keeps_more_than_its_state_dict_is_refused(linear_row, checkpoint) -> None:
+    scaled = LOADS.replace(
+        "    return model", "    model[1].register_forward_hook(lambda m, given, out: -out)\n    return model"
+    )
+    give(linear_row, "{path: weights/given.pt}", scaled)
+    with pytest.raises(BenchmarkError, match="with the model's state_dict gives other logits"):
+        run_stage("pretrained", *NAMES)
+
+
 def test_a_missing_or_exchanged_file_and_a_method_that_cannot_load(linear_row, checkpoint) -> None:
     Path("weights/junk.pt").write_bytes(b"junk")
     for weights, loads, words in (
