@@ -10,10 +10,11 @@ from pydantic import RootModel
 
 from benchmark.records.contributed import FOLDER, Scores, lowered_all
 from benchmark.records.per_image import PerImage
-from benchmark.records.record import Record
+from benchmark.records.record import Record, on_other_images
 from benchmark.records.robustbench import ClaimedBoard
 from benchmark.records.study import DeclaredPaper, PublishedStudy
 from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.track import Track
 from leaderboard.rank import Row, rank
 
@@ -57,6 +58,8 @@ def read_rows(
         records.append(record)
         if by_image:
             images[record.row] = files.read_model(by_image, PerImage, again).scores
+    if words := on_other_images(records):
+        raise BenchmarkError(words)
     lowered, scores, contributions = lowered_all(published / FOLDER, records, images)
     return rank(lowered, track, scores, studies, contributions), scores
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from benchmark.records import contributed
 from benchmark.records.per_image import PerImage, contradictions
-from benchmark.records.record import Record
+from benchmark.records.record import Record, on_other_images
 from benchmark.records.regression import Built
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
@@ -138,7 +138,7 @@ def check(track: str, rows: Iterable[str]) -> None:
     Faults are: rules that changed without a new version, a damaged or missing file, a Record that its images do not add up
     to, a reason that CHANGELOG does not give, and images contributed against other networks.
     """
-    faults = changed_rules(track)
+    faults, records = changed_rules(track), []
     told = CHANGELOG.read_text() if CHANGELOG.exists() else ""
     for name in rows:
         row = attempted(published_row, track, name)
@@ -146,9 +146,11 @@ def check(track: str, rows: Iterable[str]) -> None:
             faults.append(str(row))
         if not isinstance(row, Built):
             continue
+        records.append(row.record)
         faults += [f"{name}: {fault.words}; {AGAIN}" for fault in contradictions(row.record, row.images)]
         if row.record.reason not in told:
             faults.append(f"{name} was published anew for a reason that {CHANGELOG} does not give: {row.record.reason}")
+    faults += [words] if (words := on_other_images(records)) else []
     for path in sorted((PUBLISHED / track / contributed.FOLDER).glob("*.json")):
         made = attempted(published_row, track, path.stem)
         if isinstance(made, BenchmarkError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -199,7 +198,7 @@ def regress(
 
 def _mark(track: str, published: Mapping[str, Built], built: Mapping[str, Built], commit: str) -> None:
     """Note `commit` beside each row that its code built byte-identical to what is published."""
-    present, marked = present_code(track), []
+    present, marked = inputs.present_code(track), []
     for row in sorted(published.keys() & built.keys()):
         if compare_row(published[row], built[row], alike=True).failed:
             continue
@@ -209,15 +208,6 @@ def _mark(track: str, published: Mapping[str, Built], built: Mapping[str, Built]
             console.print(f"{row} is not marked: older code built it; run `rvb repro {row} --track {track}`")
     reproduced.update(PUBLISHED / track, dict.fromkeys(marked, "row"), commit)
     console.print(f"{len(marked)} rows noted in {PUBLISHED / track / reproduced.FILE}; commit it")
-
-
-def present_code(track: str) -> dict[str, dict[str, str]]:
-    """Return the digest of each step's present code, by row and step."""
-    digests: dict[str, dict[str, str]] = defaultdict(dict)
-    for path, content in inputs.contents(track).items():
-        if "code" in content:
-            digests[path.parent.name][path.stem] = code.combined(content["code"])
-    return digests
 
 
 def _print_row(comparison: RowComparison, headline: set[str]) -> None:

@@ -11,8 +11,9 @@ import typer
 
 from benchmark.commands import baselines
 from benchmark.commands.terminal import ReasonOption, TrackOption, console
-from benchmark.pipeline import costs
+from benchmark.pipeline import costs, inputs
 from benchmark.records import reproduced
+from benchmark.records.record import on_other_images
 from benchmark.records.regression import Built, compare_row
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
@@ -67,6 +68,17 @@ def publish_rows(track: str, rows: list[str], reason: str) -> None:
         raise BenchmarkError(f"not built yet: {', '.join(missing)}; run `{again}`; nothing published")
     if faults := baselines.changed_rules(track):
         raise BenchmarkError(faults[0])
+    present, version = inputs.present_code(track), tracks.load(track).version
+    for row, made in built.items():
+        record, settings = made.record, load_row(track, row).settings
+        as_built = (record.settings, record.track_version) == (settings, version)
+        if not as_built or not record.codes.items() <= present[row].items():
+            words = "its code, its settings or the track changed since it was built"
+            raise BenchmarkError(f"{row}: {words}; run `rvb repro {row} --track {track}`; nothing published")
+    others = (baselines.attempted(baselines.published_row, track, row) for row in baselines.published_rows(track))
+    standing = {other.record.row: other for other in others if isinstance(other, Built)} | built
+    if words := on_other_images(row.record for row in standing.values()):
+        raise BenchmarkError(f"{words}; nothing published")
     bare = [row for row in built if baselines.lacks_images(track, row)]
     kept = baselines.published(track, [row for row in rows if row not in bare])
     moved = {row: words for row, made in built.items() if (words := _moved(kept.get(row), made))}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -99,6 +100,15 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
         made |= unless_broken(row.name, partial(of_row, row, digests)) or {}
     made[papers_file(track)] = _papers(track)
     return made
+
+
+def present_code(track: str) -> dict[str, dict[str, str]]:
+    """Return the digest of each step's present code, by row and step."""
+    digests: dict[str, dict[str, str]] = defaultdict(dict)
+    for path, content in contents(track).items():
+        if "code" in content:
+            digests[path.parent.name][path.stem] = code.combined(content["code"])
+    return digests
 
 
 def of_row(row: Row, digests: Digests) -> dict[Path, dict[str, Any]]:

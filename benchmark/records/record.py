@@ -5,6 +5,7 @@ Units: every radius is in pixels of [0, 1] at the data set's native resolution. 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
@@ -100,3 +101,13 @@ def headline(record: Record) -> dict[str, Proportion]:
     smoothed = record.smoothed.certified if record.smoothed else ()
     numbers |= {f"smoothed {c.threat.label}": c.accuracy for c in smoothed}
     return numbers | ({"corrupted": record.corrupted.accuracy} if record.corrupted else {})
+
+
+def on_other_images(records: Iterable[Record]) -> str:
+    """Return in words which two rows of one version of a track were tested on different images; "" if none were."""
+    first: dict[int, Record] = {}
+    for record in records:
+        before = first.setdefault(record.track_version, record)
+        if len({record.sha256.get("data test"), before.sha256.get("data test")} - {None}) > 1:
+            return f"{before.row} and {record.row} were tested on different images; build both on the same"
+    return ""

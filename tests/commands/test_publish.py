@@ -17,14 +17,20 @@ from command import tiny_rvb as rvb
 from tiny_linear_row import METHOD, SUBMISSION, TRACK
 from tiny_project import ROOT, edit
 
-from benchmark.commands import diff, verify
-from benchmark.pipeline import generate
+from benchmark.commands import verify
+from benchmark.pipeline import generate, inputs
 from benchmark.records import reproduced
 from benchmark.records.per_image import PerImage
 from benchmark.runtime import files, git
 
 ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
 PUBLISHED = Path("leaderboard/results/tiny")
+REALLY = inputs.present_code
+
+
+def as_recorded(_: str) -> dict[str, dict[str, str]]:
+    """The code of every row is what `tiny_record` says."""
+    return {row: {"train": "c1"} for row in ROWS}
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +42,11 @@ def _project(tmp_path, monkeypatch) -> None:
         folder = Path("submissions") / row.partition("-")[0]
         folder.mkdir(parents=True)
         (folder / "method.py").write_text(METHOD)
-        (folder / "submission.yaml").write_text(SUBMISSION.replace("Tiny2026Linear", folder.name))
+        text = SUBMISSION.replace(
+            "epochs: 2, batch_size: 64, learning_rate: 0.01", "epochs: 1, batch_size: 2, learning_rate: 0.1"
+        )
+        (folder / "submission.yaml").write_text(text.replace("Tiny2026Linear", folder.name))
+    monkeypatch.setattr(inputs, "present_code", as_recorded)
     Path("benchmark/tracks").mkdir(parents=True)
     Path("benchmark/tracks/tiny.yaml").write_text(TRACK)
     for part in ("attacks", "training"):  # names in the files are looked up there
@@ -80,10 +90,11 @@ def test_all_rows_are_published_with_their_machine_and_regress_finds_them_the_sa
 def test_rows_that_are_byte_identical_are_marked_until_they_are_published_anew(published, monkeypatch) -> None:
     assert "git knows no commit of this checkout" in error("regress", "--mark")
     monkeypatch.setattr(git, "clean_commit", lambda: "0123456789ab")
-    monkeypatch.setattr(diff, "present_code", lambda _: {row: {"train": "c2"} for row in ROWS})
+    monkeypatch.setattr(inputs, "present_code", lambda _: {row: {"train": "c2"} for row in ROWS})
+    assert f"{ROWS[0]}: its code, its settings or the track changed since it was built" in error("publish", "--all")
     assert "Tiny2026Linear-small is not marked: older code built it" in rvb("regress", "--mark").output
     assert reproduced.read(PUBLISHED) == {}
-    monkeypatch.setattr(diff, "present_code", lambda _: {row: {"train": "c1"} for row in ROWS})
+    monkeypatch.setattr(inputs, "present_code", as_recorded)
     put_better(ROWS[0])
     assert "not what was published: Tiny2026Linear-small" in error("regress", "--mark")
     ((row, made),) = reproduced.read(PUBLISHED).items()
@@ -106,6 +117,15 @@ def test_nothing_is_published_where_a_row_is_missing_or_options_do_not_fit() -> 
     assert "leave out the row and --study" in error("publish", ROWS[0], "--all")
     assert "did you mean 'tiny'" in command.error("publish", "--all", "--track", "tinny")
     assert not PUBLISHED.exists()
+
+
+def test_rows_on_other_images_are_neither_published_nor_passed(published) -> None:
+    put(ROWS[1], "sha256", "data test", to="d2")
+    words = f"{ROWS[0]} and {ROWS[1]} were tested on different images; build both on the same"
+    assert error("publish", ROWS[1], "--reason", "Other images.") == f"{words}; nothing published"
+    path = PUBLISHED / f"{ROWS[1]}.json"
+    edit(path, '"data test": "d1"', '"data test": "d2"')
+    assert words in error("regress", "--published")
 
 
 def test_distances_of_the_evidence_are_published_and_nobody_misses_them_in_older_files(published) -> None:
@@ -295,6 +315,7 @@ def test_nothing_is_published_beside_a_damaged_file(published, name, content) ->
 @pytest.mark.slow
 def test_what_the_pipeline_made_is_what_was_published(built, monkeypatch) -> None:
     monkeypatch.chdir(built.root)
+    monkeypatch.setattr(inputs, "present_code", REALLY)
     assert rvb("publish", "--all").exit_code == 0
     built.rvb("repro", "--track", "tiny")
     monkeypatch.setattr(git, "clean_commit", lambda: "0123456789ab")
