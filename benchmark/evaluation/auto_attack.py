@@ -22,6 +22,7 @@ from benchmark.attacks.prediction import Predictions, predict
 from benchmark.evaluation import own_model
 from benchmark.evaluation.division import autoattack_flags
 from benchmark.evaluation.run_attack import Attack, Report
+from benchmark.records.accuracy import chance_warnings
 from benchmark.specs.threat import Engine, Norm
 
 
@@ -124,7 +125,7 @@ def first_look(
         classes = own_model.check(model, images, labels)
         model = model if place.type == "cpu" or not attacked else fitting(model, images[:batch_size], report)
         predictions = predict(model, images, labels, batch_size)
-        warnings = own_model.chance_warnings(predictions.correct, classes)
+        warnings = chance_warnings(int(predictions.correct.sum()), len(labels), classes)
         if attacked:
             warnings += autoattack_flags(model, images[:batch_size].clone(), labels[:batch_size])
             warnings += own_model.odd_gradients(model, images, labels, batch_size)

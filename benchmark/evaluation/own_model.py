@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from typing import Any, SupportsFloat, SupportsIndex, get_args
 
 import torch
-from scipy.stats import binomtest
 from torch import nn
 
 from benchmark.attacks.gradients import FiniteGradients, margin_gradient
@@ -175,17 +174,6 @@ def _check_mixing(model: nn.Module, images: torch.Tensor) -> None:
             f"the model mixes the images of a batch: alone and among others a logit of an image differs by {apart:.3g}; let "
             "it treat each by itself (`batch_first=True`, tracked batch statistics, no scales of a whole batch)"
         )
-
-
-def chance_warnings(clean: torch.Tensor, classes: int) -> list[str]:
-    """Return a warning where clean predictions, right (n,) bool, are no better than chance."""
-    right, n = int(clean.sum()), len(clean)
-    if n < 16 or binomtest(right, n, 1 / classes, alternative="greater").pvalue <= 0.01:
-        return []
-    return [
-        f"the model is right on {right} of {n} images, no more often than chance may be; are the labels in the order of "
-        "its classes, and the images prepared as it wants them?"
-    ]
 
 
 def odd_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> list[str]:

@@ -26,6 +26,18 @@ class Proportion(Frozen):
         return cls(value=count / n, low=float(interval.low), high=float(interval.high), count=count, n=n)
 
 
+def chance_warnings(right: int, n: int, classes: int) -> list[str]:
+    """Return a warning where `right` of `n` predictions are no better than chance."""
+    from scipy.stats import binomtest
+
+    if n < 16 or binomtest(right, n, 1 / classes, alternative="greater").pvalue <= 0.01:
+        return []
+    return [
+        f"the model is right on {right} of {n} images, no more often than chance may be; are the labels in the order of "
+        "its classes, and the images prepared as it wants them?"
+    ]
+
+
 class AttackResult(Frozen):
     """One attack: `accuracy` under it alone, and the images `remaining` correct after each of its components."""
 

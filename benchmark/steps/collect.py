@@ -55,6 +55,7 @@ class Collect(Step):
         from safetensors.numpy import save
 
         from benchmark.evaluation import evidence
+        from benchmark.records.accuracy import chance_warnings
         from benchmark.records.record import Record
         from benchmark.specs.base import to_json
 
@@ -81,6 +82,8 @@ class Collect(Step):
         if twice := counted.keys() & fields.keys():
             words = f"a step gives {min(twice)}, which is counted from the evidence of all steps"
             raise BenchmarkError(f"{row.name}: {words}")
+        for words in chance_warnings(counted["clean"].count, counted["clean"].n, row.track.data.classes):
+            work.say(f"warning: {words}")
         record = Record.model_validate(counted | fields | ({"measured": own} if own else {}))
         beside = {
             path.relative_to(folder / "record").as_posix(): path.read_bytes()

@@ -13,6 +13,7 @@ from stages import run_stage, stage_code
 from tiny_linear_row import LOADS, NAMES, ROW
 
 from benchmark.pipeline import generate
+from benchmark.records import accuracy
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import tracks
 from leaderboard import times
@@ -37,7 +38,9 @@ def checkpoint(linear_row) -> str:
 
 
 @pytest.mark.slow
-def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_trained_one(linear_row, checkpoint) -> None:
+def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_trained_one(
+    linear_row, checkpoint, capsys, monkeypatch
+) -> None:
     run_stage("collect", *NAMES)
     trained = tiny_linear_row.record()
     weights = (ROW / "train/model.safetensors").read_bytes()
@@ -55,6 +58,9 @@ def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_traine
     assert (given.clean, given.robust) == (trained.clean, trained.robust)
     with pytest.raises(BenchmarkError, match="trained elsewhere"):
         run_stage("train", *NAMES)
+    monkeypatch.setattr(accuracy, "chance_warnings", lambda *counts: [str(counts)])
+    run_stage("collect", *NAMES)
+    assert f"warning: ({given.clean.count}, 20, 10)" in capsys.readouterr().out
 
 
 def test_its_stage_depends_on_the_file_and_on_no_training_code(linear_row, checkpoint) -> None:
