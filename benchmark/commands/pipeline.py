@@ -69,7 +69,7 @@ def repro(
 ) -> None:
     """Train, attack and certify every row that changed, then render the leaderboard.
 
-    A row that fails does not keep the others from being built; the exit status is 1 then.
+    A row that fails or does not load does not keep the others from being built; the exit status is 1 then.
     """
     if rows and everything:
         raise BenchmarkError("--all builds every row; leave out the rows")
