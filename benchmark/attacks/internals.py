@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -16,9 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.runtime.errors import out_of_memory, said
 
-DYNAMIC = (  # the text of AutoAttack's own check
-    "it seems to be a dynamic defense! The evaluation with AutoAttack might be insufficient. See flags_doc.md for details."
-)
+DYNAMIC = "it seems to be a dynamic defense! The evaluation with AutoAttack might be insufficient."
+THEIRS = re.compile(r' Please use version="rand"\.| See flags_doc\.md for details\.+')  # advice that means nothing here
 TAKES_GRADIENTS = frozenset(checks.funcs)  # functions of torch, by name
 _TRACING = threading.Lock()
 
@@ -127,7 +127,7 @@ class Notes:
     warnings: list[str] = field(default_factory=list)
 
     def warning(self, text: object) -> None:
-        line = " ".join(str(text).split())
+        line = THEIRS.sub("", " ".join(str(text).split()))
         if line not in self.warnings:
             self.warnings.append(line)
 

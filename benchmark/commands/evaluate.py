@@ -36,11 +36,11 @@ def evaluate(
     """Evaluate your own model: clean accuracy, AutoAttack, and on request certified and smoothed accuracy."""
     from benchmark.evaluation import own_file
     from benchmark.evaluation.evaluate import evaluate as evaluated
+    from benchmark.evaluation.report import check_place
 
     threats = None if attack is None else [_threat(words) for words in attack if words != "none"]
     for path in save or ():
-        if path.suffix not in (".html", ".json", ".csv", ".safetensors"):
-            raise BenchmarkError(f"{path}: a report is saved as .html, .json, .csv or .safetensors")
+        check_place(path)
     network = own_file.build(model)
     if weights:
         own_file.load_weights(network, weights)

@@ -25,7 +25,7 @@ from benchmark.pipeline.costs import costs
 from benchmark.pipeline.gpus import default_jobs
 from benchmark.runtime import code
 from benchmark.runtime.errors import LEFT_OUT, BenchmarkError
-from benchmark.specs import tracks
+from benchmark.specs import submissions, tracks
 from benchmark.specs.rows import load_row
 from benchmark.specs.run_settings import run_settings, using_engine
 
@@ -69,7 +69,7 @@ def repro(
 ) -> None:
     """Train, attack and certify every row that changed, then render the leaderboard.
 
-    A row that fails does not keep the others from being built; the exit status is 1 then.
+    A row that fails or does not load does not keep the others from being built; the exit status is 1 then.
     """
     if rows and everything:
         raise BenchmarkError("--all builds every row; leave out the rows")
@@ -88,6 +88,11 @@ def repro(
             slurm.run(track, console.print, rows or (), everything)
         else:
             building.repro(track, jobs, console.print, rows or (), everything)
+    settings = [path for path in submissions.FOLDER.glob("*/submission.y*ml") if path.is_file()]
+    folders = tuple(f"{path.parent}/" for path in settings if f"{track}:" in path.read_text(errors="replace"))
+    lines = [line for line in LEFT_OUT if line.startswith(folders) and "/studies/" not in line]
+    if lines and not rows:
+        raise BenchmarkError(f"the board lacks what was left out: {'; '.join(lines)}")
 
 
 def pipeline(

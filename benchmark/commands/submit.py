@@ -79,10 +79,11 @@ def check(
     warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own modules
     from benchmark.evaluation.check_submission import check_submission
     from benchmark.runtime.torch_setup import set_up
+    from benchmark.steps.pretrained import check_file
 
-    submission, _, variant = name.partition("-")
+    submission, _, variant = name.removeprefix("submissions/").rstrip("/").partition("-")
     device = set_up(run_settings().evaluate.device)
-    report = check_submission(submission, variant, device, lambda line: typer.echo(line, err=True))
+    report = check_submission(submission, variant, device, lambda line: typer.echo(line, err=True), check_file)
     if as_json:
         typer.echo(to_json(report), nl=False)
     else:
@@ -113,7 +114,7 @@ def submit(
     jobs: JobsOption = None,
 ) -> None:
     """Check, build, publish and commit a submission on a branch of its own; print the pull request's text."""
-    submission, base = submissions.load(name), _base()
+    submission, base = submissions.load(name := name.removeprefix("submissions/").rstrip("/")), _base()
     _check_tree(name)
     check(name)
     branch = _branch(name)

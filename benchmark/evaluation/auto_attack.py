@@ -20,9 +20,10 @@ from benchmark.attacks.internals import flops
 from benchmark.attacks.pieces import fitting, room
 from benchmark.attacks.prediction import Predictions, predict
 from benchmark.evaluation import own_model
-from benchmark.evaluation.division import autoattack_flags
+from benchmark.evaluation.division import PROBABILITIES, autoattack_flags
 from benchmark.evaluation.run_attack import Attack, Report
 from benchmark.records.accuracy import chance_warnings
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import Engine, Norm
 
 
@@ -77,8 +78,8 @@ def auto_attack(
         Tensors on the device of `images`.
 
     Raises:
-        BenchmarkError: bad input, with what to do; a model that fails, changes its input, mixes the images of a batch, has
-            no input gradient, mostly one that is not finite, or logits that are not finite.
+        BenchmarkError: bad input, with what to do; a model that fails, changes its input, mixes the images of a batch, has no
+            input gradient, mostly one that is not finite, or logits that are probabilities or not finite.
     """
     size = own_model.whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
     place = own_model.device_of(model, images, device)
@@ -117,7 +118,7 @@ def first_look(
         attacked: whether an attack follows, which needs gradients: only then are they tried and warned about.
 
     Raises:
-        BenchmarkError: the model cannot be evaluated (`own_model.check`).
+        BenchmarkError: the model cannot be evaluated (`own_model.check`), or is attacked and returns probabilities.
     """
     place = images.device
     devices = [place] if place.type == "cuda" else []
@@ -128,6 +129,8 @@ def first_look(
         warnings = chance_warnings(int(predictions.correct.sum()), len(labels), classes)
         if attacked:
             warnings += autoattack_flags(model, images[:batch_size].clone(), labels[:batch_size])
+            if PROBABILITIES in warnings:
+                raise BenchmarkError(PROBABILITIES)
             warnings += own_model.odd_gradients(model, images, labels, batch_size)
     return model, predictions, warnings
 

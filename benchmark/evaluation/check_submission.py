@@ -6,6 +6,7 @@ import ast
 import re
 import timeit
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,15 @@ GLOBAL = (
 
 
 def check_submission(
-    name: str, variant: str = "", device: torch.device = CPU, report: Callable[[str], None] = lambda line: None
-) -> CheckReport:
+    name: str, variant: str = "", device: torch.device = CPU, report: Callable[[str], None] = lambda line: None,
+    look: Callable[..., None] = lambda given, row: None,
+) -> CheckReport:  # fmt: skip
     """Check the submission, or its one `variant`, on each track that it enters.
 
     Args:
         device: where the models run.
         report: is told of each row before it is checked.
+        look: raises a BenchmarkError for a file of weights that the step `pretrained` would refuse.
 
     Raises:
         BenchmarkError: there is no such folder, or the submission has no such variant.
@@ -83,7 +86,7 @@ def check_submission(
         for track in sorted(submission.variants[each].tracks):
             row = f"{name}-{each}"
             report(f"checking {row} on {track}")
-            of_row = _check_row(track, row, device)
+            of_row = _check_row(track, row, device, look)
             findings += [finding.model_copy(update={"row": row, "track": track}) for finding in of_row]
     return CheckReport(
         submission=name,
@@ -134,7 +137,7 @@ def _check_folder(submission: Submission, folder: Path) -> Iterator[Check | Note
         yield failed("code", error)
 
 
-def _check_row(track: str, name: str, device: torch.device) -> list[Check | Note]:
+def _check_row(track: str, name: str, device: torch.device, look: Callable[..., None]) -> list[Check | Note]:
     """Return the findings of `_check_model`, which runs in the sandbox."""
     findings = list[Check | Note]()
 
@@ -150,7 +153,13 @@ def _check_row(track: str, name: str, device: torch.device) -> list[Check | Note
     try:
         row = load_row(track, name)
         names = [row.submission.name, *([row.source.submission.name] if row.source else [])]
-        run(work, hear, *names, seconds=ROW_SECONDS, device=device.type)
+        if (given := row.settings.weights) and given.path:
+            try:
+                look(given, row)
+                row = replace(row, given=Path(given.path))
+            except BenchmarkError as error:
+                findings.append(failed("weights", error))
+        run(work, hear, *names, seconds=ROW_SECONDS, device=device.type, read=[row.given] if row.given else [])
     except BenchmarkError as error:
         findings.append(failed("builds", error))
     except ValidationError:
@@ -168,7 +177,8 @@ def _check_model(row: Row, device: torch.device) -> Iterator[Check | Note]:
         return
     yield passed("builds", f"by build(data, **{dict(row.settings.model)})")
     images, labels = sample(row.track, device)
-    parts = {"model": _behaviour, "training": _training, "certificate": _certificate, "size": _look}
+    second = "training" if row.settings.training else "weights"
+    parts = {"model": _behaviour, second: _training, "certificate": _certificate, "size": _look}
     for name, part in parts.items():
         try:
             yield from part(row, model, images, labels)
@@ -211,9 +221,10 @@ def _behaviour(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.T
 
 def _basics(row: Row, model: nn.Module, images: torch.Tensor) -> Iterator[Check]:
     """Check output, seeds, weights, inputs and noise. No other check means anything without a good output."""
-    shape = (IMAGES, row.track.data.classes)
+    shape, before = (IMAGES, row.track.data.classes), {key: t.clone() for key, t in model.state_dict().items()}
     with torch.no_grad():
         output = model(images.clone())
+    model.load_state_dict(before)  # of a model that changes itself, which the division judges
     problem = ""
     if tuple(output.shape) != shape:
         problem = f"{IMAGES} images give shape {tuple(output.shape)}; return logits of {shape}"
@@ -279,13 +290,15 @@ def _gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, tra
 
 
 def _training(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Iterator[Check | Note]:
-    """Check the gradients of one training step."""
+    """Check the gradients of one training step, or that the method loads the given weights."""
     spec = row.settings.training
     if spec is None:
         if not callable(getattr(methods.method(row.submission.name), "pretrained", None)):
-            raise BenchmarkError(
-                f"{row.method} must define pretrained(data, path, **model), since a variant has `weights`"
-            )
+            raise BenchmarkError(f"{row.method} must define pretrained(data, path, **model) for its `weights`")
+        if row.given:  # as the step `pretrained` does
+            given = methods.pretrained(row.submission, row.variant, row.track, row.given)
+            methods.check_weights(given, row.submission, row.settings, row.track)
+            yield passed("weights", f"{row.given} loads, and fits the model that `build` returns")
         yield Note(name="weights", found="trained elsewhere: where do they come from, and under which license?")
         return
     fitting.check_recipe(spec, row.submission.name)
@@ -338,8 +351,7 @@ def _look(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Tensor
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     yield Note(name="size", found=f"{count:,} parameters, {size / 2**20:.2f} MiB of weights")
     seconds = min(timeit.repeat(lambda: logits(model, images, IMAGES), number=1, repeat=2)) / IMAGES
-    words = f"{1000 * seconds:.2g} ms an image in batches of {IMAGES}, forward, on this machine"
-    yield Note(name="time", found=words)
+    yield Note(name="time", found=f"{1000 * seconds:.2g} ms an image in batches of {IMAGES}, forward, on this machine")
     prefix = f"submissions.{row.submission.name}."
     own = sorted({type(m).__name__ for m in model.modules() if type(m).__module__.startswith(prefix)})
     yield Note(name="modules of its own", found=", ".join(own) or "none")

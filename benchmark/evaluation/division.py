@@ -16,6 +16,7 @@ RANDOM = "the model is random"
 ONCE_WRONG = (
     "an image that any pass over it, or over what an attack made of it within the ball, gets wrong counts as lost"
 )
+PROBABILITIES = "the model returns probabilities; return logits, not probabilities"
 
 
 def inspect(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, submission: Submission) -> ModelFacts:
@@ -26,10 +27,8 @@ def inspect(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, submis
     inside = internals(model, images)
     against = _objections(model, images, labels, inside)
     if against and submission.division == "closed":
-        raise BenchmarkError(
-            f"{submission.name}: refused in the closed division: {'; '.join(against)}. "
-            "Mend the model, or declare `division: open` in submission.yaml"
-        )
+        mend = ". Mend the model, or declare `division: open` in submission.yaml" * (PROBABILITIES not in str(against))
+        raise BenchmarkError(f"{submission.name}: refused in the closed division: {'; '.join(against)}{mend}")
     if any(reason.startswith(RANDOM) for reason in against):
         against.append(ONCE_WRONG)
     reasons = against or ["deterministic", "input gradients are usable", "no optimisation inside the forward pass"]
@@ -65,12 +64,14 @@ def _objections(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, in
 def autoattack_flags(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, inside: Internals | None = None
 ) -> list[str]:
-    """Return the warnings of AutoAttack's own checks: a random model, no logits, gradients taken inside the pass."""
+    """Return the warnings of AutoAttack's checks: a random model, `PROBABILITIES`, gradients taken inside the pass."""
     inside = inside or internals(model, images)
     notes = Notes([])
     with torch.no_grad():
         checks.check_randomized(model, images, labels, logger=notes)
-        checks.check_range_output(model, images, logger=notes)
+        output = model(images)
+    if bool((output >= 0).all() & ((output.sum(1) - 1).abs() < 1e-4).all()):
+        notes.warning(PROBABILITIES)
     for flag in inside.dynamic:
         notes.warning(flag)
     return notes.warnings

@@ -108,7 +108,7 @@ def evaluate(
     if not isinstance(images, torch.Tensor) or labels is None:
         raise BenchmarkError("give images (n, c, h, w) and `labels` (n,), or the name of a track")
     if count is not None:
-        first = own_model.whole("count", count, range(1, sys.maxsize), "from 1 on")
+        first = own_model.whole("count", count, range(1, len(images) + 1), f"from 1 to the {len(images)} images")
         images, labels = images[:first], labels[:first]
     size = own_model.whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
     own = _Logits(model, logits) if logits and isinstance(model, nn.Module) else model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 from collections import OrderedDict
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError, near_miss, said
@@ -54,23 +54,21 @@ def load_weights(model: nn.Module, path: Path) -> None:
     """
     if not path.is_file():
         raise BenchmarkError(f"there is no file {path}")
+    with path.open("rb") as file:
+        first = file.read(64)
+    safe = first[8:9] == b"{"  # where the JSON header of a safetensors file begins, whatever its name
     try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            content: Any = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+        content: Any = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files raise many kinds
-        first = path.read_bytes()[:64].lstrip().lower()
-        page = first.startswith((b"<!doctype", b"<html"))
+        page = first.lstrip().lower().startswith((b"<!doctype", b"<html"))
         what = "it is a web page" if page else f"{type(error).__name__}; save model.state_dict() by safetensors"
         raise BenchmarkError(f"{path} holds no weights that can be read without running its code: {what}") from None
     while isinstance(content, Mapping):
-        inside = [content[key] for key in INSIDE if isinstance(content.get(key), Mapping)]
+        inside = [key for key in INSIDE if isinstance(content.get(key), Mapping)]
         if not inside:
             break
-        content = inside[0]
+        print(f"{path} holds {', '.join(map(str, content))}: {inside[0]} is loaded", file=sys.stderr)
+        content = content[inside[0]]
     if not isinstance(content, Mapping) or not all(isinstance(value, torch.Tensor) for value in content.values()):
         raise BenchmarkError(f"{path} holds a {type(content).__name__}, not tensors by name")
     own, weights = model.state_dict(), OrderedDict(content)

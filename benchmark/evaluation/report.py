@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
@@ -19,6 +20,18 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import Engine, ThreatModel
 
 TEMPLATES = Path(__file__).parent
+
+
+def check_place(path: Path) -> None:
+    """Make the folder of a report. Raise a BenchmarkError for a path that cannot be written, or with another ending."""
+    folder = " is a folder" * path.is_dir()
+    if folder or path.suffix not in (".html", ".json", ".csv", ".safetensors"):
+        raise BenchmarkError(f"{path}{folder}: a report is saved as .html, .json, .csv or .safetensors")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise BenchmarkError(f"{path} cannot be written: no folder {path.parent} takes it ({error.strerror})") from None
 
 
 @dataclass(frozen=True)
@@ -155,9 +168,9 @@ class Report:
         """Write a page (.html), all numbers (.json), a table of the images (.csv), or the adversarial images (.safetensors).
 
         Raises:
-            BenchmarkError: another ending.
+            BenchmarkError: another ending, or a place that cannot be written.
         """
-        path = Path(path)
+        check_place(path := Path(path))
         if path.suffix == ".html":
             files.write(path, self.to_html())
         elif path.suffix == ".json":
@@ -166,12 +179,10 @@ class Report:
             import pandas as pd
 
             files.write(path, pd.DataFrame(self.images).to_csv(index_label="image"))
-        elif path.suffix == ".safetensors":
+        else:
             from safetensors.torch import save
 
             files.write(path, save({a.threat.label: a.adversarial.contiguous() for a in self.attacks}))
-        else:
-            raise BenchmarkError(f"{path}: a report is saved as .html, .json, .csv or .safetensors")
         return path
 
     def to_html(self) -> str:

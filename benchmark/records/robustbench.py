@@ -88,12 +88,12 @@ class _File(BaseModel):
     eps: Annotated[Radius, Field(gt=0, allow_inf_nan=False)]
     clean: Percent = Field(alias="clean_acc")
     autoattack: Percent = Field(alias="autoattack_acc")
-    external: Annotated[Percent | None, BeforeValidator(lambda text: text or None)] = None
+    external: Annotated[Percent | None, BeforeValidator(lambda text: None if text == "" else text)] = None
     additional_data: bool | None = None
     venue: Text = ""
     link: Text = ""
     footnote: Text = ""
-    unreliable: Annotated[bool, BeforeValidator(bool)] = False
+    unreliable: Annotated[bool, BeforeValidator(lambda value: value or False)] = False
 
 
 def read_board(folder: Path, track: Track) -> tuple[ClaimedBoard, list[str]]:
@@ -130,8 +130,9 @@ def read_row(path: Path, dataset: str) -> ClaimedRow:
     row = files.read_model(path, _File, "mend it, or take it out")
     if row.dataset != dataset:
         raise BenchmarkError(f"{path}: is of data set {row.dataset!r}, not {dataset}")
-    if row.clean <= 0.01:
-        raise BenchmarkError(f"{path}: clean_acc looks like a fraction; RobustBench writes percent")
+    small = [name for name in ("autoattack", "external") if 0 < (getattr(row, name) or 0) < 0.01]
+    if row.clean <= 0.01 or small:
+        raise BenchmarkError(f"{path}: {[*small, 'clean_acc'][0]} looks like a fraction; RobustBench writes percent")
     try:
         threat = ThreatModel.model_validate({"norm": path.parent.name, "eps": row.eps})
         source = "/".join(("model_info", *path.parts[-3:]))

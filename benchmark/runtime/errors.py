@@ -97,7 +97,8 @@ def said(error: BaseException) -> str:
         return str(error)
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({error.code!r}); raise an error instead"
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    words = re.sub(r"(?s)(Weights only load failed).*", r"\1: it is no file of model.state_dict()", str(error))
+    return f"{type(error).__name__}: {' '.join(words.split())}"
 
 
 def run(main: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ FOLDER = Path("submissions")
 
 
 def names() -> list[str]:
-    return sorted(path.parent.name for path in FOLDER.glob("*/submission.yaml"))
+    return sorted({path.parent.name for path in FOLDER.glob("*/submission.y*ml")})
 
 
 def load(name: str) -> Submission:
@@ -29,10 +29,12 @@ def load(name: str) -> Submission:
             an objective or penalty of the benchmark, for which it could pass.
     """
     folder = FOLDER / name
-    if not (folder / "submission.yaml").exists():
+    path = folder / "submission.yaml"
+    if path.with_suffix(".yml").exists():
+        _check_file(path, ", but submission.yml is there; rename it")
+    if not path.exists():
         raise BenchmarkError(f"unknown submission {name!r}{near_miss(name, names())}")
     _check_links(folder)
-    path = folder / "submission.yaml"
     _check_file(path, "")
     submission = read_model(path, Submission, files.version(path))
     if submission.name != name:
@@ -84,10 +86,6 @@ def method_files(name: str) -> list[Path]:
 
 def load_all() -> list[Submission]:
     """Return every submission that loads; name the others on stderr."""
-    for path in FOLDER.glob("*/submission.yml"):
-        unless_broken(
-            str(path), partial(_check_file, path.with_suffix(".yaml"), f", but {path.name} is there; rename it")
-        )
     loaded = [unless_broken(str(FOLDER / name), partial(load, name)) for name in names()]
     return [submission for submission in loaded if submission is not None]
 

@@ -41,7 +41,7 @@ class Pretrained(Step):
         return {name: version(name) for name in ("torch", "timm", "robustbench")}
 
     def execute(self, again: bool = False) -> None:
-        _check(self.declared, self.row)
+        check_file(self.declared, self.row)
         super().execute(again)
 
     def run(self, work: Work) -> Outcome:
@@ -81,7 +81,7 @@ def _given_weights(row: Row, path: Path | None) -> dict[str, torch.Tensor]:
     return weights
 
 
-def _check(given: WeightsSpec, row: Row) -> None:
+def check_file(given: WeightsSpec, row: Row) -> None:
     """Raise BenchmarkError if the file is missing, lies in another submission's folder, or is not the pinned one."""
     if given.path is None:
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 import command
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import benchmark
@@ -78,6 +79,9 @@ def test_a_model_with_weights_is_evaluated_and_its_report_written(model) -> None
         (["model.py:build", "--attack", "Linf"], "'Linf' is no attack"),
         (["model.py:build", "--device", "cuda:77"], "the model does not go to cuda:77: "),
         (["model.py:build", "--save", "report.pdf"], "a report is saved as .html"),
+        (["model.py:fails", "--save", "model.py/x.html"], "model.py/x.html cannot be written: no folder model.py"),
+        (["model.py:fails", "--save", "/proc/x.html"], "/proc/x.html cannot be written: "),
+        (["model.py:fails", "--save", "."], ". is a folder: a report is saved as .html"),
     ],
 )
 def test_what_does_not_fit_is_one_line(model, arguments, words) -> None:
@@ -102,6 +106,15 @@ def test_weights_that_do_not_fit_are_named(model, held, words) -> None:
         torch.save(held, "weights.pt")
     with pytest.raises(BenchmarkError, match=re.escape(words)):
         own_file.load_weights(model, Path("weights.pt"))
+
+
+def test_a_safetensors_file_has_any_name_and_of_several_weights_the_loaded_ones_are_named(model, capsys) -> None:
+    torch.save({"ema": model.state_dict(), "model": model.state_dict()}, "both.pt")
+    save_file(model.state_dict(), "weights.pt")
+    for path in ("both.pt", "weights.pt"):
+        own_file.load_weights(other := nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), Path(path))
+        assert torch.equal(other[1].weight, model[1].weight)
+    assert capsys.readouterr().err == "both.pt holds ema, model: model is loaded\n"
 
 
 @pytest.mark.parametrize("count", [101, 0, -1, 2.5])

@@ -43,13 +43,15 @@ def declared(division: str) -> Submission:
         (Through(Linear(), torch.Tensor.detach), "no usable input gradient on 16 of 16"),
         (Searching(), "dynamic defense"),
         (Counting(), "changes its own weights or buffers"),
+        (Through(Linear(), after=lambda z, x: z.softmax(1)), "the model returns probabilities; return logits"),
     ],
 )
 def test_closed_division_refuses_with_the_reason(model, reason) -> None:
     model.eval().requires_grad_(False)
     images, labels = grey_images(), torch.zeros(16, dtype=torch.long)
-    with pytest.raises(BenchmarkError, match=f"refused in the closed division: .*{reason}"):
+    with pytest.raises(BenchmarkError, match=f"refused in the closed division: .*{reason}") as refused:
         inspect(model, images, labels, declared("closed"))
+    assert ("declare `division: open`" in str(refused.value)) == ("return logits" not in reason)
     facts = inspect(model, images, labels, declared("open"))
     assert facts.division == "open"
     assert any(reason in r for r in facts.division_reasons)

@@ -55,6 +55,8 @@ def test_a_track_by_name_brings_its_images_radii_and_rules(tmp_path, monkeypatch
     assert (len(report.labels), report.radii, report.attacks) == (100, (0.1, 0.25, 0.5), ())
     assert [*report.numbers] == ["clean", "certified L2 0.1", "certified L2 0.25", "certified L2 0.5"]
     assert "Handwritten digits" in str(report)
+    with pytest.raises(BenchmarkError, match=r"/proc/x\.html cannot be written: "):
+        report.save("/proc/x.html")
     counted = evaluate(network, "digits", count=5)
     assert [attack.threat.label for attack in counted.attacks] == ["Linf 0.15", "L2 0.5", "L2 1"]
     assert (len(counted.labels), counted.radii) == (5, (0.1, 0.25, 0.5))
@@ -146,7 +148,7 @@ def test_a_call_that_was_stopped_goes_on_where_it_was(model, images, labels, tmp
 
 def test_smoothing_is_counted_at_the_radii_that_are_shown_and_time_that_is_up_is_said(images, monkeypatch) -> None:
     labels = torch.zeros(12, dtype=torch.long)
-    sure = Through(nn.Flatten(), after=lambda z, x: torch.eye(6)[torch.zeros(len(x)).long()] + 0 * x.sum())
+    sure = Through(nn.Flatten(), after=lambda z, x: 2 * torch.eye(6)[torch.zeros(len(x)).long()] + 0 * x.sum())
     report = evaluate(sure, images, labels, attacks=[], sigma=0.25)
     assert report.numbers["smoothed L2 0.5"].count == 12, "it is sampled as long as that radius wants"
     asked = []
@@ -162,6 +164,8 @@ def test_logits_are_taken_from_what_a_model_returns(model, images, labels) -> No
     outputs = Through(model, after=lambda z, x: SimpleNamespace(logits=z))
     with pytest.raises(BenchmarkError, match=r"give `logits=lambda output: output\.logits`"):
         evaluate(outputs, images, labels, attacks=[])
+    with pytest.raises(BenchmarkError, match="return logits, not probabilities"):
+        evaluate(outputs, images, labels, logits=lambda output: (200 * output.logits).softmax(1))
     report = evaluate(outputs, images, labels, attacks=[("Linf", 0.02)], logits=lambda output: output.logits)
     assert torch.equal(report.attacks[0].robust, auto_attack(model, images, labels, norm="Linf", eps=0.02).robust)
 
@@ -175,6 +179,7 @@ def test_logits_are_taken_from_what_a_model_returns(model, images, labels) -> No
         ({"attacks": ("Linf", 0.1)}, r"'Linf' is no attack; give pairs"),
         ({"attacks": [("L2", 0.1), ("l2", "25.5/255")]}, r"the attack L2 0\.1 stands twice"),
         ({"sigma": -1}, "sigma -1 is no deviation"),
+        ({"count": 13}, "count 13 is none; give a whole number from 1 to the 12 images"),
         ({"sigma": "1/4"}, "sigma '1/4' is no deviation"),
         *(({"minutes": minutes}, f"minutes {minutes!r} is no limit") for minutes in ("ten", -1)),
         ({"radii": [-1]}, "eps -1 is no radius"),

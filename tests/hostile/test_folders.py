@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from benchmark.commands.main import app
 from benchmark.evaluation import check_submission as source
-from benchmark.pipeline import generate, inputs
+from benchmark.pipeline import generate, inputs, repro
 from benchmark.runtime import code, errors
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.rows import load_row, load_rows
@@ -77,7 +77,7 @@ def other(linear_row):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_folder_stops_its_own_row_alone(other, capfd, name) -> None:
+def test_a_broken_folder_stops_its_own_row_alone(other, capfd, monkeypatch, name) -> None:
     change, words = BROKEN[name]
     own = (generate.FOLDER / "tiny" / ROW / "dvc.yaml").read_text()
     change()
@@ -95,6 +95,9 @@ def test_a_broken_folder_stops_its_own_row_alone(other, capfd, name) -> None:
     listed = CliRunner().invoke(app, ["list"])
     assert listed.exit_code == 0
     assert "Tiny2026Linear-small" in listed.stdout
+    monkeypatch.setattr(repro, "repro", lambda *_: None)
+    built = [CliRunner().invoke(app, ["repro", *rows, "--track", "tiny"]).exit_code for rows in ([], [NAMES[1]])]
+    assert built == [name not in ("a study of nothing", "settings that are a folder"), 0], "a row is not on the board"
     checked = CliRunner().invoke(app, ["pipeline", "--check"])
     assert checked.exit_code, "it is no pull request"
     assert isinstance(checked.exception, BenchmarkError)

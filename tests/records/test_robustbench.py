@@ -65,12 +65,15 @@ def test_a_published_row_is_read_in_our_units(tmp_path) -> None:
     assert row.unreliable
     assert row.source == "model_info/cifar10/Linf/Rice2020Overfitting.json"
     assert read_row(put(tmp_path, autoattack_acc="0.0", authors="", venue=""), "cifar10").robust == 0
+    row = read_row(put(tmp_path, external=0, unreliable="False"), "cifar10")
+    assert (row.external, row.robust, row.unreliable) == (0, 0, False)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"clean_acc": "0.8534"}, "looks like a fraction; RobustBench writes percent"),
+        *(({name: "0.4321"}, f"{name[:8]}.* looks like a fraction") for name in ("autoattack_acc", "external")),
         ({"autoattack_acc": "85.35"}, "robust accuracy 0.8535 above clean accuracy 0.8534"),
         ({"eps": "8"}, "radii are in pixels in .0, 1., so 8/255 is 0.0314"),
         ({"architecture": None}, "architecture: "),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from pathlib import Path
 
+import command
 import pytest
 import tiny_linear_row
 import torch
@@ -84,7 +87,8 @@ def test_a_model_that_keeps_more_than_its_state_dict_is_refused(linear_row, chec
 
 
 def test_a_missing_or_exchanged_file_and_a_method_that_cannot_load(linear_row, checkpoint) -> None:
-    Path("weights/junk.pt").write_bytes(b"junk")
+    Path("weights/junk.pt").write_bytes(b"<html>")
+    torch.save({"1.weight": torch.full((10, 64), torch.nan), "1.bias": torch.zeros(10)}, "weights/nan.pt")
     for weights, loads, words in (
         ("{path: weights/nowhere.pt}", LOADS, r"its weights weights/nowhere\.pt are missing"),
         (
@@ -93,8 +97,18 @@ def test_a_missing_or_exchanged_file_and_a_method_that_cannot_load(linear_row, c
             f"have sha256 {checkpoint}, submission.yaml pins aaaa",
         ),
         ("{path: weights/given.pt}", "", "must define pretrained"),
-        ("{path: weights/junk.pt}", LOADS, r"method\.py, line \d+: pretrained failed: "),
+        ("{path: weights/junk.pt}", LOADS, r"method\.py, line \d+: pretrained failed: .*: it is no file of model.*\)$"),
+        ("{path: weights/nan.pt}", LOADS, "logits are not finite"),
     ):
         give(linear_row, weights, loads)
         with pytest.raises(BenchmarkError, match=words):
             run_stage("pretrained", *NAMES)
+        assert re.search(words, checked(ok=False))
+    give(linear_row, f"{{path: weights/given.pt, sha256: {checkpoint}}}")
+    assert checked(ok=True) == "weights/given.pt loads, and fits the model that `build` returns"
+
+
+def checked(ok: bool) -> str:
+    """Return what `rvb check` finds about the weights, by the name of the folder as a shell completes it."""
+    checks = json.loads(command.rvb("check", "submissions/Tiny2026Linear/", "--json").stdout)["checks"]
+    return next(check["found"] for check in checks if (check["name"], check["ok"]) == ("weights", ok))
