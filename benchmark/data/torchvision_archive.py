@@ -43,7 +43,7 @@ def read(spec: DataSpec) -> dict[str, Images]:
         except Exception as error:  # torchvision raises many kinds on wrong files
             wrong = f"incomplete or wrong ({said(error).partition(' You can use')[0].removesuffix(': ')})"
             raise BenchmarkError(
-                f"{spec.dataset}: {root / place} is {wrong if any(root.glob(place)) else 'missing'}; unpack its archives"
+                f"{spec.dataset}: {root / place} is {wrong if any(root.glob(place)) else 'missing'}; put unpacked files there"
             ) from None
     return pools
 

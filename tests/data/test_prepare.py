@@ -99,7 +99,7 @@ def test_archives(tmp_path, monkeypatch, kind) -> None:
 def test_a_corrupt_archive_and_an_unknown_one_are_refused(tmp_path, monkeypatch) -> None:
     write_cifar(tmp_path, monkeypatch, "cifar10")
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"cut short")
-    wrong = r"batches-py is incomplete or wrong \(RuntimeError: Dataset not found or corrupted\.\); unpack its"
+    wrong = r"batches-py is incomplete or wrong \(RuntimeError: Dataset not found or corrupted\.\); put unpacked"
     for dataset, message in (("cifar10", wrong), ("cifar11", "did you mean 'cifar10'")):
         with pytest.raises(BenchmarkError, match=message):
             read(spec(source="torchvision_archive", dataset=dataset, path=str(tmp_path)))
@@ -108,9 +108,13 @@ def test_a_corrupt_archive_and_an_unknown_one_are_refused(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train-images-idx3-ubyte", b"<!DOCTYPE html>", r"-ubyte is incomplete or wrong \(AssertionError\); unpack"),
+        (
+            "train-images-idx3-ubyte",
+            b"<!DOCTYPE html>",
+            r"-ubyte is incomplete or wrong \(AssertionError\); put unpacked",
+        ),
         ("train-labels-idx1-ubyte", b"\0\0\x08\1\0\0\0\1\7", r"wrong \(ValueError: pixels .* labels \(1,\)\)"),
-        ("*-ubyte", None, r"MNIST/raw/\*-ubyte is missing; unpack its archives$"),
+        ("*-ubyte", None, r"MNIST/raw/\*-ubyte is missing; put unpacked files there$"),
     ],
 )
 def test_wrong_and_packed_files_of_mnist_are_refused(tmp_path, name, content, message) -> None:

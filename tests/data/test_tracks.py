@@ -45,8 +45,7 @@ def test_a_shipped_track_reads_its_archive_and_counts_its_images(name, write, im
     classes = 2 if name == "imagenette" else 10
     data = tracks.load(name).data.model_copy(update={"path": str(tmp_path), "classes": classes})
     pools = read(data.model_copy(update={"images": images}))
-    assert len(pools["train"])
-    assert len(pools["test"])
+    assert min(map(len, pools.values())) > 0
     assert pools["test"].pixels.shape[1:] == data.shape
     if images:
         with pytest.raises(BenchmarkError, match=r": (6|\(2, .*) train images, not (9469|\(5923, 6742, .*\)); put"):

@@ -18,8 +18,6 @@ from scipy.io import savemat
 from scipy.ndimage import gaussian_filter
 from torchvision import datasets
 
-from benchmark.data import robustbench_imagenet
-
 GREYS = (10, 60, 110, 160, 210, 250)  # a flat image survives JPEG and scaling
 
 
@@ -45,7 +43,7 @@ def write_imagenet(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(pixels if number % 2 else pixels.transpose(1, 0, 2)).save(path, compress_level=0)
     (root / "ids.txt").write_text("n2/1.png\nn0/0.png\nn2/0.png\nn1/2.png")
-    monkeypatch.setattr(robustbench_imagenet, "LIST", root / "ids.txt")
+    monkeypatch.setattr("benchmark.data.robustbench_imagenet.LIST", root / "ids.txt")
 
 
 def write_parquet(path: Path, part: slice, image: str = "img", label: str = "label") -> None:
