@@ -108,11 +108,7 @@ def test_a_corrupt_archive_and_an_unknown_one_are_refused(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "train-images-idx3-ubyte",
-            b"<!DOCTYPE html>",
-            r"-ubyte is incomplete or wrong \(AssertionError\); put unpacked",
-        ),
+        ("train-images-idx3-ubyte", b"<!DOCTYPE html>", r"incomplete or wrong \(AssertionError\); put unpacked"),
         ("train-labels-idx1-ubyte", b"\0\0\x08\1\0\0\0\1\7", r"wrong \(ValueError: pixels .* labels \(1,\)\)"),
         ("*-ubyte", None, r"MNIST/raw/\*-ubyte is missing; put unpacked files there$"),
     ],
