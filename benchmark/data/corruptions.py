@@ -87,9 +87,7 @@ def _draw(library: ModuleType, image: np.ndarray, name: str, severity: int, seed
 
 def _library() -> ModuleType:
     try:
-        version(
-            PACKAGE
-        )  # the package imagecorruptions has a module of this name, which fails with a current scikit-image
+        version(PACKAGE)  # the package imagecorruptions has a module of this name too, too old for scikit-image
         import imagecorruptions
     except ImportError as error:
         raise BenchmarkError(

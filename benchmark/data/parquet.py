@@ -1,7 +1,7 @@
 """Reader of Hugging Face's parquet layout: <path>/train*.parquet and <path>/test*.parquet (or validation*).
 
-A row is an image. Columns: `img` or `image`, a struct {bytes, path} with an encoded image, and `label` (or `fine_label`),
-an integer.
+Each is one file, or all shards (-00000-of-00002). A row is an image. Columns: `img` or `image`, a struct {bytes, path} with
+an encoded image, and `label` (or `fine_label`), an integer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read(spec: DataSpec) -> dict[str, Images]:
     """Return the pools "train" and "test".
 
     Raises:
-        BenchmarkError: a missing or unreadable file, other columns, or a row that does not decode; with the file's sha256.
+        BenchmarkError: a missing or unreadable file or shard, other columns, or a row that does not decode; with the sha256.
     """
     root = Path(spec.path or "data")
     return {"train": _read(root, ("train",), spec), "test": _read(root, ("test", "validation"), spec)}
@@ -38,6 +38,9 @@ def _read(root: Path, prefixes: tuple[str, ...], spec: DataSpec) -> Images:
     paths = next(filter(None, matches), None)
     if paths is None:
         raise BenchmarkError(f"no {prefixes[0]}*.parquet in {root}; put the data set's parquet files there")
+    shards = [f"-{i:05}-of-{len(paths):05}" in path.name for i, path in enumerate(paths)]
+    if not all(shards) and (len(paths) > 1 or "-of-" in paths[0].name):
+        raise BenchmarkError(f"{paths[0]} should be the only file or beside all other shards; put just those in {root}")
     pixels, labels = [], []
     for path in paths:
         try:
@@ -47,13 +50,16 @@ def _read(root: Path, prefixes: tuple[str, ...], spec: DataSpec) -> Images:
                 f"{path} is no readable parquet file (sha256 {files.sha256_file(path)}): {error}; "
                 "replace it with the data set's own file"
             ) from None
-        images = _column(table, IMAGE_COLUMNS, path)
-        labels.append(_column(table, LABEL_COLUMNS, path).to_numpy())
+        images, classes = _column(table, IMAGE_COLUMNS, path), _column(table, LABEL_COLUMNS, path)
+        if not len(classes) or classes.null_count or not pa.types.is_integer(classes.type):
+            raise BenchmarkError(f"{path}: {len(classes)} labels ({classes.type}) are not an integer a row; replace it")
+        labels.append(classes.to_numpy())
         for row, cell in enumerate(images):
             struct = cell.as_py()
             data = struct.get("bytes") if isinstance(struct, dict) else None
-            encoded = io.BytesIO(data if isinstance(data, bytes) else b"")
-            pixels.append(opened(encoded, spec.shape, f"{path}: row {row}", path))
+            if not isinstance(data, bytes):
+                raise BenchmarkError(f"{path}: row {row} has no encoded image in `bytes`; write it there")
+            pixels.append(opened(io.BytesIO(data), spec, f"{path}: row {row}", path))
     return Images(np.stack(pixels), np.concatenate(labels).astype(np.int64))
 
 

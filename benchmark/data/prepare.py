@@ -55,7 +55,17 @@ def read(spec: DataSpec) -> dict[str, Images]:
             raise BenchmarkError(f"{spec.source} data: {name} images are {shape}, the track says {spec.shape}")
         if len(images) and not (images.labels.min() >= 0 and images.labels.max() < spec.classes):
             raise BenchmarkError(f"{spec.source} data: a {name} label lies outside 0..{spec.classes - 1}")
+    check_counts(spec, {name: images.labels for name, images in pools.items()})
     return pools
+
+
+def check_counts(spec: DataSpec, labels: dict[str, np.ndarray]) -> None:
+    """Raise a BenchmarkError unless each pool, given by its labels, has as many images as `spec.images` says."""
+    for name, expected in spec.images.items():
+        by_class = np.bincount(labels.get(name, []), minlength=spec.classes).tolist()
+        count = sum(by_class) if isinstance(expected, int) else tuple(by_class)
+        if count != expected:
+            raise BenchmarkError(f"{spec.path}: {count} {name} images, not {expected}; put the data set's files there")
 
 
 def split(spec: DataSpec, pools: dict[str, Images]) -> dict[str, Images]:

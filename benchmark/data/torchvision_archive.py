@@ -1,49 +1,50 @@
 """Reader of torchvision's archives of CIFAR-10, CIFAR-100, SVHN and MNIST. It downloads nothing.
 
-`spec.dataset` names the data set; `spec.path` is torchvision's `root`. torchvision checks the published MD5 sums before it
-reads the archives.
+`spec.dataset` names the data set; `spec.path` is torchvision's `root`. torchvision checks the published MD5 sums of all
+but MNIST's files; a track of MNIST gives the number of images of each class (`data.images`).
 """
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmark.data.images import Images
-from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.errors import BenchmarkError, near_miss, said
 from benchmark.specs.data import DataSpec
 
 if TYPE_CHECKING:
     import torch
 
 DATASETS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "svhn": "SVHN", "mnist": "MNIST"}
+DATA = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python", "svhn": "*.mat", "mnist": "MNIST/raw/*-ubyte"}
 
 
 def read(spec: DataSpec) -> dict[str, Images]:
     """Return the pools "train" and "test".
 
     Raises:
-        BenchmarkError: an unknown data set, or an archive that is missing, incomplete or differs from its checksum.
+        BenchmarkError: an unknown data set, or files that are missing, incomplete or differ from their checksum.
     """
     from torchvision import datasets
 
     if spec.dataset not in DATASETS:
         raise BenchmarkError(f"unknown torchvision data set {spec.dataset!r}{near_miss(str(spec.dataset), DATASETS)}")
-    root, svhn = Path(spec.path or "data"), spec.dataset == "svhn"
+    root, svhn, place = Path(spec.path or "data"), spec.dataset == "svhn", DATA[spec.dataset]
     pools = {}
     for name in ("train", "test"):
         options = {"split": name} if svhn else {"train": name == "train"}
         try:
             part = getattr(datasets, DATASETS[spec.dataset])(root, **options)
-        except (RuntimeError, OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
+            labels = np.asarray(part.labels if svhn else part.targets, dtype=np.int64)
+            pools[name] = Images(_channels_first(part.data), labels)
+        except Exception as error:  # torchvision raises many kinds on wrong files
+            wrong = f"incomplete or wrong ({said(error).partition(' You can use')[0].removesuffix(': ')})"
             raise BenchmarkError(
-                f"{spec.dataset} archive in {root}: {' '.join(str(error).split())}; put torchvision's files there"
+                f"{spec.dataset}: {root / place} is {wrong if any(root.glob(place)) else 'missing'}; put unpacked files there"
             ) from None
-        labels = np.asarray(part.labels if svhn else part.targets, dtype=np.int64)
-        pools[name] = Images(_channels_first(part.data), labels)
     return pools
 
 

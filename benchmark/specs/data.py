@@ -13,7 +13,7 @@ class DataSpec(Frozen):
     """The source of a track's images: the reader `benchmark/data/<source>.py`, and the split.
 
     `test` is the number of images drawn for testing; None for a source with a test split of its own. `sha256` pins
-    the prepared images and labels of each split.
+    the prepared images and labels of each split; `images` is the number in each pool, in all or by class (in no dump).
     """
 
     source: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -25,6 +25,7 @@ class DataSpec(Frozen):
     shape: tuple[int, int, int]  # c, h, w
     classes: int = Field(gt=1)
     sha256: dict[Literal["train", "validation", "test"], str] = Field(default={})
+    images: dict[Literal["all", "train", "test"], int | tuple[int, ...]] = Field(default={}, exclude=True)
 
 
 class EvaluationSpec(Frozen):

@@ -33,6 +33,7 @@ SOURCES: dict[tuple[str, str | None], tuple[Write | None, dict[str, Any]]] = {
     ("digits", None): (None, {"shape": (1, 8, 8), "classes": 10, "test": 40}),
     ("image_folder", None): (lambda root, _: tiny_sources.write_folder(root), {**COLOUR, "classes": 2}),
     ("parquet", None): (write_tables, COLOUR),
+    ("robustbench_imagenet", None): (tiny_sources.write_imagenet, SMALL),
     ("sentences", None): (
         lambda root, _: tiny_sources.write_sentences(root, "sentence\tlabel\n" + "A fine film\t1\na dull one\t0\n" * 4),
         {"shape": (1, 4, 64), "classes": 2},

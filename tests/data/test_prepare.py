@@ -99,9 +99,26 @@ def test_archives(tmp_path, monkeypatch, kind) -> None:
 def test_a_corrupt_archive_and_an_unknown_one_are_refused(tmp_path, monkeypatch) -> None:
     write_cifar(tmp_path, monkeypatch, "cifar10")
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"cut short")
-    for dataset, message in (("cifar10", "cifar10 archive"), ("cifar11", "did you mean 'cifar10'")):
+    wrong = r"batches-py is incomplete or wrong \(RuntimeError: Dataset not found or corrupted\.\); put unpacked"
+    for dataset, message in (("cifar10", wrong), ("cifar11", "did you mean 'cifar10'")):
         with pytest.raises(BenchmarkError, match=message):
             read(spec(source="torchvision_archive", dataset=dataset, path=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train-images-idx3-ubyte", b"<!DOCTYPE html>", r"incomplete or wrong \(AssertionError\); put unpacked"),
+        ("train-labels-idx1-ubyte", b"\0\0\x08\1\0\0\0\1\7", r"wrong \(ValueError: pixels .* labels \(1,\)\)"),
+        ("*-ubyte", None, r"MNIST/raw/\*-ubyte is missing; put unpacked files there$"),
+    ],
+)
+def test_wrong_and_packed_files_of_mnist_are_refused(tmp_path, name, content, message) -> None:
+    write_mnist(tmp_path)
+    for path in (tmp_path / "MNIST/raw").glob(name):
+        path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(BenchmarkError, match=message):
+        read(spec(source="torchvision_archive", dataset="mnist", path=str(tmp_path), shape=(1, 28, 28)))
 
 
 def test_image_folder(tmp_path) -> None:
@@ -118,9 +135,11 @@ def test_image_folder(tmp_path) -> None:
     assert smaller["train"].pixels.shape == (6, 1, 16, 16)
 
 
-def put(root: Path, name: str, content: bytes | np.ndarray) -> None:
+def put(root: Path, name: str, content: bytes | np.ndarray | Path) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, bytes):
+    if isinstance(content, Path):
+        (root / name).symlink_to(root / content)
+    elif isinstance(content, bytes):
         (root / name).write_bytes(content)
     else:
         Image.fromarray(content).save(root / name)
@@ -132,6 +151,8 @@ def test_class_folders_that_are_numbers_are_their_labels_and_hidden_ones_are_ski
             put(tmp_path, f"{name}/{label}/a.png", np.full((32, 32, 3), 20 * label, np.uint8))
         put(tmp_path, f"{name}/.ipynb_checkpoints/a.png", b"")
         put(tmp_path, f"{name}/3/.ipynb_checkpoints/a.png", b"")
+        put(tmp_path, f"{name}/3/3_boxes.txt", b"")
+        (tmp_path / name / "5/a.png").rename(tmp_path / name / "5/a.JFIF")
     pools = read(spec(source="image_folder", path=str(tmp_path), classes=12))
     assert pools["train"].labels.tolist() == [*range(12)]
     assert pools["train"].pixels[:, 0, 0, 0].tolist() == [20 * label for label in range(12)]
@@ -139,6 +160,7 @@ def test_class_folders_that_are_numbers_are_their_labels_and_hidden_ones_are_ski
 
 WORDS = np.arange(1024, dtype=np.uint16).reshape(32, 32) * 60
 SHA256 = hashlib.sha256(b"no image").hexdigest()
+DEEP = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0 \0\0\0 \x10\2\0\0\0\xac\x881\xe0\0\0\0\0IDAT"  # RGB of 16 bits, 32x32
 
 
 @pytest.mark.parametrize(
@@ -147,7 +169,21 @@ SHA256 = hashlib.sha256(b"no image").hexdigest()
         ("train/cat/odd.png", WORDS, r"train/cat/odd\.png: .*is not 8 bits a channel"),
         ("train/cat/odd.png", np.full((32, 32, 4), 100, np.uint8), r"odd\.png: .*it is partly transparent"),
         ("train/cat/0.png", b"no image", rf"0\.png does not open as an image \(sha256 {SHA256}"),
-        ("train/cat/float.tiff", b"", r"float\.tiff is an image of a format that is not read; convert it to PNG"),
+        ("train/cat/odd.png", DEEP, r"odd\.png: .*is not 8 bits a channel"),
+        ("train/cat/big.png", np.zeros((200, 200, 3), np.uint8), r"big\.png does not open .*exceeds limit"),
+        ("train/cat/float.tiff", b"", r"float\.tiff is a file of a kind that is not read; convert it to PNG or"),
+        ("train/cat/image", b"", "cat/image is a file of a kind that is not read"),
+        ("train/cat/a.JPEG.part", b"", r"a\.JPEG\.part is a file of a kind that is not read"),
+        ("train/cat/a.JPEG", Path("nowhere"), r"a\.JPEG cannot be read"),
+        ("train/cat/more", Path(), "cat/more in a class is a link or a folder named"),
+        ("train/cat/a.JPEG/0.png", b"", r"a\.JPEG in a class is a link or a folder named as a class or an image"),
+        ("train/cat/dog/0.png", b"", "cat/dog in a class is a link or a folder named"),
+        ("train/cat/locked/0.png", b"", "cat/locked cannot be read; let this user read it, or put"),
+        (
+            "test/images/0.png",
+            b"",
+            "'images' is in only one of train and test; test and val are both there: remove test",
+        ),
         ("train/beside.png", b"", r"beside\.png is in no class folder"),
         ("train/zebra/0.png", b"", "'zebra' is in only one"),
         ("test/0/.keep", b"", "'0' is in only one"),
@@ -155,8 +191,11 @@ SHA256 = hashlib.sha256(b"no image").hexdigest()
         ("test/dog", None, r"test/dog holds no image"),
     ],
 )
-def test_ambiguous_image_folders_are_refused_by_name(tmp_path, name, content, message) -> None:
+def test_ambiguous_image_folders_are_refused_by_name(tmp_path, monkeypatch, name, content, message) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10000)
+    monkeypatch.setattr("os.access", lambda path, _: path.exists() and path.name != "locked")  # root may read all
     write_folder(tmp_path)
+    (tmp_path / "val").mkdir()
     if name is not None and content is not None:
         put(tmp_path, name, content)
     for path in (tmp_path / name).iterdir() if content is None else ():
@@ -167,6 +206,8 @@ def test_ambiguous_image_folders_are_refused_by_name(tmp_path, name, content, me
 
 def test_hugging_face_parquet(tmp_path) -> None:
     write_parquet(tmp_path / "train-00000-of-00002.parquet", slice(0, 7))
+    with pytest.raises(BenchmarkError, match=r"train-00000-of-00002\.parquet should be the only file or beside"):
+        read(spec(source="parquet", path=str(tmp_path)))
     write_parquet(tmp_path / "train-00001-of-00002.parquet", slice(7, 14))
     with pytest.raises(BenchmarkError, match=rf"no test\*\.parquet in {tmp_path}"):
         read(spec(source="parquet", path=str(tmp_path)))
@@ -175,6 +216,9 @@ def test_hugging_face_parquet(tmp_path) -> None:
     assert np.array_equal(pools["train"].pixels, PIXELS[:14])
     assert np.array_equal(pools["test"].labels, LABELS[14:])
     truncated = tmp_path / "train-00001-of-00002.parquet"
+    write_parquet(tmp_path / "test (1).parquet", slice(14, 20))  # downloaded twice
+    with pytest.raises(BenchmarkError, match=r"test \(1\)\.parquet should be the only file or beside all other"):
+        read(spec(source="parquet", path=str(tmp_path)))
     truncated.write_bytes(truncated.read_bytes()[:-100])
     with pytest.raises(BenchmarkError, match=rf"{truncated} is no readable parquet file \(sha256 .*the data set's own"):
         read(spec(source="parquet", path=str(tmp_path)))
@@ -187,9 +231,13 @@ def test_hugging_face_parquet(tmp_path) -> None:
         (b"cut short", hashlib.sha256(b"cut short").hexdigest()),
         (
             pa.table({"img": [{"bytes": b"junk", "path": None}], "label": [0]}),
-            r"row 0 does not open as an image \(sha256 .*replace it with the data set's own file",
+            r"row 0 does not open as an image \(sha256 \w+\): its format is not known; replace it with the data set's own file",
         ),
-        (pa.table({"img": [None], "label": [0]}), "row 0 does not open"),
+        (pa.table({"img": [None], "label": [0]}), "row 0 has no encoded image in `bytes`; write it there"),
+        (pa.table({"img": [{"bytes": None, "path": "a.png"}], "label": [0]}), "row 0 has no encoded image"),
+        (pa.table({"img": [None], "label": [0.9]}), r"1 labels \(double\) are not an integer a row"),
+        (pa.table({"img": [None] * 2, "label": [0, None]}), r"2 labels \(int64\) are not an integer a row"),
+        (pa.table({"img": [], "label": pa.array([], "int8")}), r"0 labels \(int8\) are not an integer a row; replace"),
         (pa.table({"pixels": [1]}), "no column img or image; it has pixels"),
     ],
 )

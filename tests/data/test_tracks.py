@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from tiny_sources import write_cifar, write_folder, write_svhn
+from tiny_sources import write_cifar, write_folder, write_imagenet, write_mnist, write_svhn
+from torchvision import transforms
 
-from benchmark.data.prepare import read, split
+from benchmark.data.prepare import read
+from benchmark.data.robustbench_imagenet import LIST
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import tracks
 from benchmark.specs.threat import AttackSpec
 
@@ -16,7 +19,9 @@ from benchmark.specs.threat import AttackSpec
 def test_every_track_loads_with_its_radii() -> None:
     for name in tracks.names():
         assert tracks.load(name).suites
-    cifar10 = tracks.load("cifar10")
+    mnist, cifar10 = tracks.load("mnist"), tracks.load("cifar10")
+    assert [sum(counts) for counts in mnist.data.images.values()] == [60000, 10000]
+    assert "images" not in mnist.rules["data"]
     assert [threat.eps for threat in cifar10.threats] == [8 / 255, 0.5]
     assert cifar10.certified_radii[0] == 36 / 255
     spec = yaml.safe_load("{attack: pgd, norm: Linf, eps: 8/255}")
@@ -26,38 +31,43 @@ def test_every_track_loads_with_its_radii() -> None:
             AttackSpec.model_validate(spec | {"eps": wrong})
 
 
-@pytest.mark.parametrize("name", ["cifar10", "svhn", "imagenette"])
-def test_a_shipped_track_reads_its_archive(name, tmp_path, monkeypatch) -> None:
-    if name == "cifar10":
-        write_cifar(tmp_path, monkeypatch, "cifar10")
-    elif name == "svhn":
-        write_svhn(tmp_path, monkeypatch)
-    else:
-        write_folder(tmp_path)
-        (tmp_path / "test").rename(tmp_path / "val")
-    track = tracks.load(name)
+@pytest.mark.parametrize(
+    ("name", "write", "images"),
+    [
+        ("cifar10", lambda root, patch: write_cifar(root, patch, "cifar10"), {}),
+        ("svhn", write_svhn, {}),
+        ("imagenette", lambda root, _: write_folder(root, "val"), {"train": 6, "test": 6}),
+        ("mnist", lambda root, _: write_mnist(root), {"train": (2,) * 4 + (1,) * 6, "test": (1,) * 6 + (0,) * 4}),
+    ],
+)
+def test_a_shipped_track_reads_its_archive_and_counts_its_images(name, write, images, tmp_path, monkeypatch) -> None:
+    write(tmp_path, monkeypatch)
     classes = 2 if name == "imagenette" else 10
-    pools = read(track.data.model_copy(update={"path": str(tmp_path), "classes": classes}))
-    assert len(pools["train"])
-    assert len(pools["test"])
-    assert pools["test"].pixels.shape[1:] == track.data.shape
+    data = tracks.load(name).data.model_copy(update={"path": str(tmp_path), "classes": classes})
+    pools = read(data.model_copy(update={"images": images}))
+    assert min(map(len, pools.values())) > 0
+    assert pools["test"].pixels.shape[1:] == data.shape
+    if images:
+        with pytest.raises(BenchmarkError, match=r": (6|\(2, .*) train images, not (9469|\(5923, 6742, .*\)); put"):
+            read(data)
 
 
-def test_imagenets_validation_folder_alone_gives_the_splits_of_its_track(tmp_path) -> None:
-    """Only as many images a class as the track needs are read, drawn by its seed."""
-    for label in range(3):
-        for number in range(9):
-            path = tmp_path / f"n{label:08d}/{number}.png"
-            path.parent.mkdir(exist_ok=True)
-            Image.new("RGB", (40, 30), (label, number, 0)).save(path)
-    data = tracks.load("imagenet").data.model_copy(
-        update={"path": str(tmp_path), "classes": 3, "validation": 3, "test": 6, "shape": (3, 32, 32)}
-    )
+def test_imagenet_is_robustbenchs_list_in_its_order_and_crop(tmp_path, monkeypatch) -> None:
+    ids = LIST.read_text().split()  # of the installed package
+    assert (len(set(ids)), len(ids), len({name.split("/")[0] for name in ids})) == (5000, 5000, 997)
+    write_imagenet(tmp_path, monkeypatch)
+    changes = {"path": str(tmp_path), "classes": 3, "validation": 3, "images": {"train": 6, "test": 4}}
+    data = tracks.load("imagenet").data.model_copy(update=changes)
     pools = read(data)
-    assert np.bincount(pools["all"].labels).tolist() == [4, 4, 4]
-    assert (pools["all"].pixels[:, 0, 0, 0] == pools["all"].labels).all()
-    parts = split(data, pools)
-    assert {name: np.bincount(part.labels).tolist() for name, part in parts.items()} == {
-        "train": [1, 1, 1], "validation": [1, 1, 1], "test": [2, 2, 2]
-    }  # fmt: skip
-    assert parts["test"].digest() == split(data, read(data))["test"].digest()
+    cropped = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224), transforms.PILToTensor()])
+    for name, files in {
+        "test": ["n2/1", "n0/0", "n2/0", "n1/2"], "train": ["n0/1", "n0/2", "n1/0", "n1/1", "n2/2", "n2/3"]
+    }.items():  # fmt: skip
+        images = [cropped(Image.open(tmp_path / f"{file}.png")).numpy() for file in files]
+        assert np.array_equal(pools[name].pixels, np.stack(images))
+        assert pools[name].labels.tolist() == [int(file[1]) for file in files]
+    with pytest.raises(BenchmarkError, match=r"folders of 3 classes; put ILSVRC 2012's validation images into"):
+        read(data.model_copy(update={"classes": 1000}))
+    (tmp_path / "n2/0.png").unlink()
+    with pytest.raises(BenchmarkError, match=r"n2/0\.png is missing; put ILSVRC 2012's"):
+        read(data)

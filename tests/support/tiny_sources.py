@@ -27,13 +27,23 @@ def encode(image: np.ndarray) -> dict:
     return {"bytes": data.getvalue(), "path": None}
 
 
-def write_folder(root: Path) -> None:
-    for name in ("train", "test"):
+def write_folder(root: Path, test: str = "test") -> None:
+    for name in ("train", test):
         for first, label in ((0, "cat"), (3, "dog")):
             folder = root / name / label
             folder.mkdir(parents=True)
             for index in range(3):
                 Image.fromarray(PIXELS[first + index].transpose(1, 2, 0)).save(folder / f"{index}.png")
+
+
+def write_imagenet(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three classes of four images of other shapes, and a list of four of them in no order."""
+    for number, pixels in enumerate(np.random.default_rng(1).integers(0, 256, (12, 280, 330, 3), dtype=np.uint8)):
+        path = root / f"n{number // 4}/{number % 4}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels if number % 2 else pixels.transpose(1, 0, 2)).save(path, compress_level=0)
+    (root / "ids.txt").write_text("n2/1.png\nn0/0.png\nn2/0.png\nn1/2.png")
+    monkeypatch.setattr("benchmark.data.robustbench_imagenet.LIST", root / "ids.txt")
 
 
 def write_parquet(path: Path, part: slice, image: str = "img", label: str = "label") -> None:
