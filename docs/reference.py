@@ -204,9 +204,7 @@ def parameter_rows(command: Any) -> Iterator[str]:
         elif given.name in MACHINES:
             standard = MACHINES[given.name]
         else:
-            standard = (
-                "" if given.default is None or given.default is False or given.default == "" else f"`{given.default}`"
-            )
+            standard = "" if given.default is None or given.default is False or given.default == "" else f"`{given.default}`"
         yield row(shown, standard, given.help or "")
 
 

@@ -84,9 +84,7 @@ class Change:
         for track in sorted({row.track for row in self.rows}):
             counts = Counter(row.kind for row in self.rows if row.track == track)
             rows = {kind: f"row{'s' if count != 1 else ''}" for kind, count in counts.items()}
-            parts = [
-                f"{n} new {rows[kind]}" if kind == "new" else f"{n} {rows[kind]} {kind}" for kind, n in counts.items()
-            ]
+            parts = [f"{n} new {rows[kind]}" if kind == "new" else f"{n} {rows[kind]} {kind}" for kind, n in counts.items()]
             sentences.append(f"{', '.join(parts)} ({titles.get(track, track)})")
         return "; ".join(sentences)
 
@@ -104,10 +102,7 @@ def changes(published: Path) -> list[Change]:
     contents = iter(_records(published, objects))
     return [
         Change(
-            commit,
-            time,
-            subject,
-            tuple(_row_change(path, next(contents), next(contents), note or subject) for path in paths),
+            commit, time, subject, tuple(_row_change(path, next(contents), next(contents), note or subject) for path in paths)
         )
         for commit, time, subject, note, paths in commits
     ]

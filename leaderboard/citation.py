@@ -16,9 +16,7 @@ SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", '"': "''",
 }  # fmt: skip
-SAFE = (
-    ":/?#[]@!$&'()*+,;=%~"  # what a web address has besides letters and digits; braces, encoded, cannot end the field
-)
+SAFE = ":/?#[]@!$&'()*+,;=%~"  # what a web address has besides letters and digits; braces, encoded, cannot end the field
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"  # of the checkout, if the code lies in one
 OURS = "{The robust-vit-bench authors}"
 

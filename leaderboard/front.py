@@ -119,9 +119,7 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     titles = {card.track.name: card.track.title for card in cards}
     shared.write("feed.xml", feed(published, address, titles))
     there = {card.track.name: {row.record.row for row in card.rows} for card in cards}
-    shared.write(
-        "changes.html", about_changes.render(root="", changes=published, about=about, titles=titles, there=there)
-    )
+    shared.write("changes.html", about_changes.render(root="", changes=published, about=about, titles=titles, there=there))
     licence = build.HERE.parent / "LICENSE"  # of a checkout; else the installed package's
     texts = (package.read_text("licenses/LICENSE") for package in metadata.distributions(name="robust-vit-bench"))
     shared.write("LICENSE.txt", licence.read_text() if licence.exists() else next(filter(None, texts)))
@@ -175,9 +173,7 @@ def _sitemap(pages: Sequence[str], address: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    reader = argparse.ArgumentParser(
-        prog="python -m leaderboard.front", description="Render the whole site in work/site."
-    )
+    reader = argparse.ArgumentParser(prog="python -m leaderboard.front", description="Render the whole site in work/site.")
     reader.add_argument("--address", default="", help="where it will be, such as https://example.org/bench/")
     reader.add_argument("--repository", default="", help="where its source is, such as https://example.org/me/bench")
     given = reader.parse_args(arguments)

@@ -91,9 +91,7 @@ def image_radii(evidence: pa.Table, contributions: Sequence[Contribution] = ()) 
     return _image_radii(column("clean_margin") > 0, broken_distances(evidence), certified, smoothed, contributions)
 
 
-def published_radii(
-    images: PerImage, record: Record, pixels: int, contributions: Sequence[Contribution] = ()
-) -> ImageRadii:
+def published_radii(images: PerImage, record: Record, pixels: int, contributions: Sequence[Contribution] = ()) -> ImageRadii:
     """Return the radii that git's files tell.
 
     Where they lack distances, an image counts as broken from the radius of the ball that it was lost in.
@@ -108,9 +106,7 @@ def published_radii(
     smoothed = None
     if "smoothed" in radii:
         smoothed = np.where(_digits(images.scores["smoothed clean"]), radii["smoothed"], -1.0)
-    radii_of_images = _image_radii(
-        _digits(images.scores["clean"]), broken, radii.get("certified"), smoothed, contributions
-    )
+    radii_of_images = _image_radii(_digits(images.scores["clean"]), broken, radii.get("certified"), smoothed, contributions)
     return replace(radii_of_images, distances=bool(images.broken))
 
 

@@ -99,9 +99,7 @@ def rank(
 
     trained, ordered = trainings(records, track, studies), sorted(records, key=order)
     by_name = {
-        name: _standings(
-            name, [record for record in ordered if name in values[record.row]], images, trained, name == key
-        )
+        name: _standings(name, [record for record in ordered if name in values[record.row]], images, trained, name == key)
         for name in dict.fromkeys([key, *_robust(names), *names])
         if not name.startswith("corrupted") and name not in out_of_reach(track)
     }
@@ -168,11 +166,7 @@ def _robust(names: Sequence[str]) -> list[str]:
 
 
 def _standings(
-    name: str,
-    records: Sequence[Record],
-    images: Mapping[str, Scores],
-    trainings_of: Mapping[str, Trainings],
-    named: bool,
+    name: str, records: Sequence[Record], images: Mapping[str, Scores], trainings_of: Mapping[str, Trainings], named: bool
 ) -> dict[str, Standing]:
     """Return the standings by row, by one number."""
     scores = {row: numbers[name] for row, numbers in images.items() if name in numbers}

@@ -33,9 +33,7 @@ def published_places(folder: Path) -> dict[str, tuple[Path, Path | None]]:
     """
     records = sorted(folder.glob("*-*.json"))  # <submission>-<variant>; no other file there has a hyphen
     images = [folder / "images" / path.name for path in records]
-    return {
-        record.stem: (record, path if path.exists() else None) for record, path in zip(records, images, strict=True)
-    }
+    return {record.stem: (record, path if path.exists() else None) for record, path in zip(records, images, strict=True)}
 
 
 def read_rows(
@@ -66,9 +64,7 @@ def read_rows(
 
 def read_claimed(folder: Path) -> list[ClaimedBoard]:
     """Return what other boards say of the same data, by file."""
-    return [
-        files.read_model(path, ClaimedBoard, "import it again or delete it") for path in sorted(folder.glob("*.json"))
-    ]
+    return [files.read_model(path, ClaimedBoard, "import it again or delete it") for path in sorted(folder.glob("*.json"))]
 
 
 def read_papers(path: Path) -> dict[str, DeclaredPaper]:

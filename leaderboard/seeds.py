@@ -61,9 +61,7 @@ def _trainings(study: PublishedStudy, track: Track) -> Trainings:
     spreads, verdicts = {}, {}
     for column in columns(study):
         name = _headline_name(column, track)
-        spreads[name] = Spread(
-            tuple(value for run in runs if (value := column.of(run.values[column.label])) is not None)
-        )
+        spreads[name] = Spread(tuple(value for run in runs if (value := column.of(run.values[column.label])) is not None))
         verdicts[name] = tuple(_place(run.verdicts[column.label], column) for run in runs)
     return Trainings(study.result.id, tuple(run.seed for run in runs), spreads, verdicts)
 

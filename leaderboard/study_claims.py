@@ -119,10 +119,7 @@ def claim_sheet(study: Study, table: Table | None = None, stated: Sequence[Claim
     """
     by_cell = {line.cell: line.entries for line in table.lines} if table else {}
     columns = [*table.columns] if table else []
-    every_column = [
-        *columns,
-        *(c for c in declared_columns(study) if c.label not in {column.label for column in columns}),
-    ]
+    every_column = [*columns, *(c for c in declared_columns(study) if c.label not in {column.label for column in columns})]
 
     drawn = study.figure.measures if study.figure else ()
 

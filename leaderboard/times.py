@@ -26,9 +26,7 @@ def write_times(site: Path, folder: Path, rows: list[Row], published: Path | Non
     kept = published / "times.json" if published else None
     again = "bring it back with git, or delete it and publish the rows again"
     published_times = files.read_model(kept, dict[str, dict[str, Cost]], again) if kept and kept.exists() else {}
-    files.write(
-        site / "times.js", f"const TIMES = {json.dumps(times(folder, rows, published_times), sort_keys=True)};\n"
-    )
+    files.write(site / "times.js", f"const TIMES = {json.dumps(times(folder, rows, published_times), sort_keys=True)};\n")
 
 
 def times(

@@ -59,9 +59,7 @@ def _warnings(record: Record, contributions: Sequence[Contribution]) -> list[tup
     for contribution in contributions:
         for image in contribution.contradicted:
             sentence = f"Certified at l2 {image.certified:.4g} and broken at {image.l2:.4g} by {contribution.credit}"
-            warnings.append(
-                (f"image {image.image} contradicts the certificate", f"{sentence}: nothing counts as certified.")
-            )
+            warnings.append((f"image {image.image} contradicts the certificate", f"{sentence}: nothing counts as certified."))
     for sign in record.reliability.failing if record.reliability else ():
         warnings.append((sign.name, f"{sign.explanation} Measured: {sign.measured}."))
     flagged = [attack for attack in record.attacks if attack.warnings]
@@ -69,15 +67,11 @@ def _warnings(record: Record, contributions: Sequence[Contribution]) -> list[tup
         warnings.append((f"{attack.id} warns", " ".join(attack.warnings)))
     overfitting = record.training.overfitting if record.training else None
     if overfitting and overfitting.found:
-        sentence = (
-            "Training made it robust to the attack that it was trained on, and less to others (Wong et al. 2020)."
-        )
+        sentence = "Training made it robust to the attack that it was trained on, and less to others (Wong et al. 2020)."
         warnings.append(("catastrophic overfitting", sentence))
     if record.division == "open":
         why = "; ".join(record.division_reasons)
-        warnings.append(
-            ("open division", f"{why}: its numbers depend on chance, or on gradients that attacks cannot use.")
-        )
+        warnings.append(("open division", f"{why}: its numbers depend on chance, or on gradients that attacks cannot use."))
     if record.wall == "none":
         warnings.append(("no sandbox", "The row's own code ran without a sandbox."))
     return warnings

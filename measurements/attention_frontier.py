@@ -235,8 +235,7 @@ def line(one: Measured) -> str:
     parts = (one.uniform, one.none, one.mean_pattern, one.other_pattern)
     shares = " | ".join(words(part) for part in parts)
     return (
-        f"| {one.name} | {one.clean:.1f} | {one.certified:.1f} | {shares} | {words(one.entropy, '.2f')} "
-        f"| {one.seconds:.0f} |"
+        f"| {one.name} | {one.clean:.1f} | {one.certified:.1f} | {shares} | {words(one.entropy, '.2f')} | {one.seconds:.0f} |"
     )
 
 
@@ -261,8 +260,7 @@ def figure(found: list[Measured]) -> str:
             )
             marks.append(f'{drawn}<text x="{x + 7:.1f}" y="{y + 4:.1f}">{number}</text>')
     ticks = [
-        f'<text x="{left - 8}" y="{place(0, y)[1] + 4:.1f}" text-anchor="end">{y}</text>'
-        for y in range(0, int(most) + 1, 10)
+        f'<text x="{left - 8}" y="{place(0, y)[1] + 4:.1f}" text-anchor="end">{y}</text>' for y in range(0, int(most) + 1, 10)
     ]
     ticks += [
         f'<text x="{place(x, 0)[0]:.1f}" y="{top + height + 16}" text-anchor="middle">{x}</text>'

@@ -48,9 +48,7 @@ def main() -> None:
                 f"{float(b):.4f}" if b < 100 else f"{float(b):.4g}"
                 for b in (pgd, *bounds, specformer(x, weights, radius).mean())
             )
-            print(
-                f"| {tokens}, {width}, {heads}, {size:g}, {qk or 'random'}, {vo or 'random'} | {radius:g} | {numbers} |"
-            )
+            print(f"| {tokens}, {width}, {heads}, {size:g}, {qk or 'random'}, {vo or 'random'} | {radius:g} | {numbers} |")
 
 
 def layer(

@@ -103,9 +103,7 @@ def _xcit(data: DataSpec) -> Xcit:
     """
     side = data.shape[1]
     model = Xcit(side, 8, data.shape[0], data.classes, "token", WIDTH, 2, HEADS, cls_attn_layers=1)
-    model.patch_embed.proj = nn.Sequential(
-        conv3x3(data.shape[0], WIDTH // 2, 1), nn.GELU(), conv3x3(WIDTH // 2, WIDTH, 2)
-    )
+    model.patch_embed.proj = nn.Sequential(conv3x3(data.shape[0], WIDTH // 2, 1), nn.GELU(), conv3x3(WIDTH // 2, WIDTH, 2))
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.reset_parameters()

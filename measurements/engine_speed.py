@@ -66,12 +66,7 @@ def peer(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, threat: T
         contextlib.redirect_stderr(quiet),
     ):
         _, robust = robustbench_eval.benchmark(
-            model,
-            n_examples=len(labels),
-            dataset="cifar10",
-            threat_model=threat.norm,
-            eps=threat.eps,
-            batch_size=len(labels),
+            model, n_examples=len(labels), dataset="cifar10", threat_model=threat.norm, eps=threat.eps, batch_size=len(labels)
         )
     return round(robust * len(labels))
 
@@ -107,8 +102,7 @@ def main() -> None:
     for side in SIDES:  # what the first call alone pays for is no part of a repeat
         attacked(side, models[MODELS[0]], one, THREATS[0], 0)
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, one thread; {len(split[1])} images, {asked.repeats} repeats; ",
-        end="",
+        f"{platform.machine()}, {os.cpu_count()} cores, one thread; {len(split[1])} images, {asked.repeats} repeats; ", end=""
     )
     print(f"torch {version('torch')}, robustbench {version('robustbench')}\n")
     print("| model | threat | side | CPU s, median (all) | wall s, median | robust | times the fast engine's CPU s |")

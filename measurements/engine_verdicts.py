@@ -148,9 +148,7 @@ def table(compared: list[Compared], seeds: int, images: int) -> None:
     def agreement(differing: float, pairs: int) -> str:
         return f"{100 - 100 * differing / (images * pairs):.2f}" if pairs else ""
 
-    print(
-        "| model | threat | clean | robust by seed: reference | fast | most robust seed, fast less reference |", end=""
-    )
+    print("| model | threat | clean | robust by seed: reference | fast | most robust seed, fast less reference |", end="")
     print(" agreement %: fast with reference | reference with itself |")
     print("|---|---|---|---|---|---|---|---|")
     for c in compared:

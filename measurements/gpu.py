@@ -138,12 +138,7 @@ def run_all(
 
 def markdown(results: Sequence[Result], command: str) -> str:
     """The report: a section a part, a table a kind of row."""
-    lines = [
-        "# The benchmark on a GPU",
-        "",
-        f"Written by `{command}`. One run; what a part could not do stands in it.",
-        "",
-    ]
+    lines = ["# The benchmark on a GPU", "", f"Written by `{command}`. One run; what a part could not do stands in it.", ""]
     for result in results:
         state = f"{result.problem}, " if result.problem else ""
         lines += [f"## {result.title}", "", f"Part `{result.name}`: {state}{result.seconds:.0f} s.", ""]
@@ -158,10 +153,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A Markdown table of rows with the columns that any of them has, in the order in which they appear."""
     columns = list(dict.fromkeys(name for row in rows for name in row if name != "table"))
     numbers = [name for name in columns if all(isinstance(row.get(name), int | float | None) for row in rows)]
-    head = [
-        "| " + " | ".join(columns) + " |",
-        "|" + "|".join("--:" if name in numbers else "---" for name in columns) + "|",
-    ]
+    head = ["| " + " | ".join(columns) + " |", "|" + "|".join("--:" if name in numbers else "---" for name in columns) + "|"]
     return head + ["| " + " | ".join(_cell(row.get(name)) for name in columns) + " |" for row in rows]
 
 

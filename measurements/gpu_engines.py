@@ -76,9 +76,7 @@ def trained(device: torch.device, seconds: float, data: DataSpec) -> nn.Module:
 def attacked(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, engine: str) -> tuple[torch.Tensor, float]:
     """Which images stand, and the seconds."""
     started = time.perf_counter()
-    found = auto_attack(
-        model, images, labels, norm="Linf", eps=EPS, engine=engine, batch_size=len(images), progress=False
-    )
+    found = auto_attack(model, images, labels, norm="Linf", eps=EPS, engine=engine, batch_size=len(images), progress=False)
     seconds = time.perf_counter() - started
     row(
         "AutoAttack", engine=engine, device=str(next(model.parameters()).device), images=len(images),

@@ -258,9 +258,7 @@ def apart(given: argparse.Namespace, number: int, modes: int, words: str) -> lis
     again += ["--batch", str(given.batch)]
     environment = os.environ | {"GPU_SECONDS": str(left())}
     try:
-        ended = subprocess.run(
-            again, timeout=max(left(), 1), env=environment, stdout=subprocess.PIPE, text=True, check=False
-        )
+        ended = subprocess.run(again, timeout=max(left(), 1), env=environment, stdout=subprocess.PIPE, text=True, check=False)
         printed, why = ended.stdout, f"exit status {ended.returncode}" if ended.returncode else ""
     except subprocess.TimeoutExpired as error:
         printed, why = (error.stdout or b"").decode(), "no time was left"
@@ -275,9 +273,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, default=0, help="in place of the plan's")
     parser.add_argument("--case", type=int, default=-1, help="one case of the plan by its number, in this process")
-    parser.add_argument(
-        "--modes", type=int, default=0, help="which of its modes: not compiled, the loop's, the bare loop's"
-    )
+    parser.add_argument("--modes", type=int, default=0, help="which of its modes: not compiled, the loop's, the bare loop's")
     given = parser.parse_args()
     device = set_up(given.device)
     if given.case < 0:

@@ -439,9 +439,7 @@ def main() -> None:
     parser.add_argument("checkout", type=Path, nargs="?", help="a checkout to break, which nobody works in")
     parser.add_argument("--only", default="", metavar="WORD", help="of the mistakes with this word")
     parser.add_argument("--list", action="store_true", help="print the mistakes and stop")
-    parser.add_argument(
-        "--find", action="store_true", help="print the file of each mistake; change nothing, run no test"
-    )
+    parser.add_argument("--find", action="store_true", help="print the file of each mistake; change nothing, run no test")
     parser.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="of one mistake's tests")
     given = parser.parse_args()
     chosen = [mistake for mistake in MISTAKES if given.only in f"{mistake.room} {mistake.what} {mistake.tests}"]

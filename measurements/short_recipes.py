@@ -68,9 +68,7 @@ def main() -> None:
         for name in ("submissions", "benchmark", "leaderboard", "params.yaml"):
             (Path(place) / name).symlink_to(ROOT / name)
         os.chdir(place)
-        print(
-            "| track | recipe | parameters | loss of epochs 1, 2 | measured | core-seconds |\n|---|---|--:|---|---|--:|"
-        )
+        print("| track | recipe | parameters | loss of epochs 1, 2 | measured | core-seconds |\n|---|---|--:|---|---|--:|")
         for row in rows:
             try:
                 print(line(row), flush=True)
@@ -159,12 +157,7 @@ def few_images(track: Track, folder: Path, size: int) -> None:
 
 def short(spec: TrainingSpec, size: int) -> TrainingSpec:
     rounds = [step.model_copy(update={"parameters": step.parameters | ROUNDS[step.name]}) for step in spec.prepare]
-    changes = {
-        "epochs": 2,
-        "batch_size": size,
-        "warmup_epochs": 0,
-        "rate_warmup_epochs": min(1, spec.rate_warmup_epochs),
-    }
+    changes = {"epochs": 2, "batch_size": size, "warmup_epochs": 0, "rate_warmup_epochs": min(1, spec.rate_warmup_epochs)}
     return spec.model_copy(update={**changes, "closing": None, "prepare": tuple(rounds)})
 
 

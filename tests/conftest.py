@@ -26,9 +26,7 @@ settings.register_profile("nightly", deadline=None)
 
 def pytest_report_header() -> str:
     """Report the arithmetic of this run: in any other than portable, tests of exact bytes may fail."""
-    why = (
-        f", since a pytest plugin imported {' and '.join(EARLY)} first; tests of exact bytes may fail" if EARLY else ""
-    )
+    why = f", since a pytest plugin imported {' and '.join(EARLY)} first; tests of exact bytes may fail" if EARLY else ""
     return f"arithmetic: {arithmetic.in_force()}{why}"
 
 

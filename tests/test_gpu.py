@@ -28,10 +28,7 @@ from benchmark.training.fitting import fabric_of
 from benchmark.training.ranks import seed_draws
 from benchmark.training.steps import Steps
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")]
 
 
 def model(device: str, row: tuple[str, str] = ("Havens2024LoFAST", "mean_pool")) -> torch.nn.Module:
@@ -112,9 +109,7 @@ def test_a_step_that_waits_for_the_device_is_not_captured_and_training_goes_on(m
 def test_attacks_run_and_their_verdicts_hold_on_the_cpu(images, tmp_path) -> None:
     labels = model("cpu")(images).argmax(1)
     spec = AttackSpec(attack="pgd", norm="L2", eps=0.5, parameters={"steps": 20, "step_size": 0.1})
-    state, after = run_attack(
-        model("cuda"), images.cuda(), labels.cuda(), spec, batch_size=20, checkpoint=tmp_path / "state"
-    )
+    state, after = run_attack(model("cuda"), images.cuda(), labels.cuda(), spec, batch_size=20, checkpoint=tmp_path / "state")
     again = predict(model("cpu"), state.adversarial.cpu(), labels, 20)
     assert torch.allclose(again.margin, after.margin.cpu(), atol=1e-4)
 

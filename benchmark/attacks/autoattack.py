@@ -118,6 +118,4 @@ def flags(remaining: dict[str, int], n: int) -> list[str]:
     gain = (white_box - remaining["square"]) / n
     if gain <= 0.002:
         return []
-    return [
-        f"Square lowered the robust accuracy by {gain:.2%} after the white-box attacks; the model may mask gradients"
-    ]
+    return [f"Square lowered the robust accuracy by {gain:.2%} after the white-box attacks; the model may mask gradients"]

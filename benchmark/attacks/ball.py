@@ -37,9 +37,7 @@ def into_ball(adversarial: torch.Tensor, images: torch.Tensor, threat: ThreatMod
     """
     adversarial = adversarial.detach().float()
     if adversarial.shape != images.shape:
-        raise BenchmarkError(
-            f"attack {attack} returned shape {tuple(adversarial.shape)} for {tuple(images.shape)} images"
-        )
+        raise BenchmarkError(f"attack {attack} returned shape {tuple(adversarial.shape)} for {tuple(images.shape)} images")
     if not torch.isfinite(adversarial).all():
         raise BenchmarkError(f"attack {attack} returned pixels that are not finite")
     over = distances(adversarial, images)[threat.norm] - threat.eps
@@ -48,9 +46,7 @@ def into_ball(adversarial: torch.Tensor, images: torch.Tensor, threat: ThreatMod
             f"attack {attack} left its {threat.label} ball by {over.max():.2g} at image {int(over.argmax())} of its batch"
         )
     if adversarial.min() < -1e-5 or adversarial.max() > 1 + 1e-5:
-        raise BenchmarkError(
-            f"attack {attack} left [0, 1]: pixels from {adversarial.min():.4g} to {adversarial.max():.4g}"
-        )
+        raise BenchmarkError(f"attack {attack} left [0, 1]: pixels from {adversarial.min():.4g} to {adversarial.max():.4g}")
     put_back = _clamp_linf if threat.norm == "Linf" else _scale_l2
     inside = put_back(adversarial, images, threat.eps).clamp(0, 1).to(images.device)
     if distances(inside, images)[threat.norm].max() > threat.eps + ROUNDING:

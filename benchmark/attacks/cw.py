@@ -21,12 +21,7 @@ def attack(
     if threat.norm != "L2":
         raise BenchmarkError("the cw attack measures l2; give it norm L2")
     attacker = foolbox.attacks.L2CarliniWagnerAttack(
-        binary_search_steps=1,
-        steps=steps,
-        stepsize=step_size,
-        confidence=confidence,
-        initial_const=c,
-        abort_early=False,
+        binary_search_steps=1, steps=steps, stepsize=step_size, confidence=confidence, initial_const=c, abort_early=False
     )
     target = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
     adversarial = attacker.run(target, images, foolbox.criteria.Misclassification(labels))

@@ -38,9 +38,7 @@ def attack(
         BenchmarkError: no such `climb`, or "margin" together with `loss`.
     """
     if climb not in CLIMBS or (loss is not None and climb != CLIMBS[0]):
-        raise BenchmarkError(
-            f"pgd: climb {climb!r} should be one of {', '.join(CLIMBS)}, and stands alone without a loss"
-        )
+        raise BenchmarkError(f"pgd: climb {climb!r} should be one of {', '.join(CLIMBS)}, and stands alone without a loss")
     if seed is not None:
         torch.manual_seed(seed)
 

@@ -20,16 +20,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.box import (
-    FORMED,
-    Convolution,
-    Copies,
-    Linear,
-    Matrix,
-    Region,
-    Stage,
-    largest_product,
-)
+from benchmark.certificates.bounds.box import FORMED, Convolution, Copies, Linear, Matrix, Region, Stage, largest_product
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network

@@ -74,9 +74,7 @@ class Published:
         for index, layer_bound in enumerate(bounded.layer_bounds):
             if isinstance(layer_bound, AttentionBound):
                 if not layer_bound.has_jvp:
-                    raise BenchmarkError(
-                        "attention this wide (tokens * width > 8192) has no exact published bound here"
-                    )
+                    raise BenchmarkError("attention this wide (tokens * width > 8192) has no exact published bound here")
                 if not isinstance(layer_bound.layer, ResidualAttention):  # biases and scales are not in theorem 1
                     raise BenchmarkError("the published bound is of ResidualAttention; use the certificate `local`")
                 self.attention[index] = attention_sensitivity(layer_bound.x, *layer_bound.layer.head_weights())

@@ -58,9 +58,7 @@ class Unsound:
     formula: str
 
 
-def certvit_radius(
-    model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, *, released: bool = False
-) -> Unsound:
+def certvit_radius(model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, *, released: bool = False) -> Unsound:
     """Return what CertViT reports as certified: min over rivals of margin / (sqrt(2) L), 0 if the prediction is wrong.
 
     Args:
@@ -161,9 +159,7 @@ def _released_convolution(layer: nn.Conv2d) -> float:
     return float(nn.functional.conv2d(x, weight, None, stride, padding).norm() / x.norm())
 
 
-def specformer_constant(
-    x: torch.Tensor, w_q: torch.Tensor, w_k: torch.Tensor, w_v: torch.Tensor, delta: float
-) -> Unsound:
+def specformer_constant(x: torch.Tensor, w_q: torch.Tensor, w_k: torch.Tensor, w_v: torch.Tensor, delta: float) -> Unsound:
     """Return N (N+1) (||X||_F + delta)^2 [||W_V|| ||W_Q|| ||W_K|| + ||W_V||] of one attention head around X.
 
     Args:

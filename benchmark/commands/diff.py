@@ -35,12 +35,9 @@ def diff(
     track: Annotated[str, typer.Option(help="One comparison (default: all).")] = "",
     published: Annotated[bool, typer.Option("--published", help="Leave out what was built here in work/.")] = False,
     names_alone: Annotated[
-        bool,
-        typer.Option("--changed-rows", help="Name the rows that the branch's code or settings touch; run nothing."),
+        bool, typer.Option("--changed-rows", help="Name the rows that the branch's code or settings touch; run nothing.")
     ] = False,
-    everything: Annotated[
-        bool, typer.Option("--all", help="With --changed-rows: rows with `default: false` too.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="With --changed-rows: rows with `default: false` too.")] = False,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Status 0 whatever differs.")] = False,
 ) -> None:
     """Compare rows, built here or published, with the merge base's, in Markdown; exit status 1 if one moved or is gone."""
@@ -152,9 +149,7 @@ def regress(
     published: Annotated[
         bool, typer.Option("--published", help="Check what is published for itself; nothing needs to be built.")
     ] = False,
-    mark: Annotated[
-        bool, typer.Option("--mark", help="Note the commit beside each row that is byte-identical.")
-    ] = False,
+    mark: Annotated[bool, typer.Option("--mark", help="Note the commit beside each row that is byte-identical.")] = False,
 ) -> None:
     """Compare the rows just built with their published Records; exit status 1 if one differs more than is allowed."""
     if mark and published:

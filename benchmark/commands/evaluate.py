@@ -16,16 +16,11 @@ def evaluate(
     weights: Annotated[Path | None, typer.Option(help="A safetensors file, or a checkpoint of torch.")] = None,
     track: TrackOption = "digits",
     attack: Annotated[
-        list[str] | None,
-        typer.Option(help="Such as 'Linf 8/255', several times; the track's unless given; 'none' for none."),
+        list[str] | None, typer.Option(help="Such as 'Linf 8/255', several times; the track's unless given; 'none' for none.")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Only the first images of the track.")] = None,
-    certificate: Annotated[
-        bool, typer.Option("--certificate", help="Prove radii, of networks of known layers.")
-    ] = False,
-    sigma: Annotated[
-        float | None, typer.Option(help="Certify the smoothed version too, by noise of this deviation.")
-    ] = None,
+    certificate: Annotated[bool, typer.Option("--certificate", help="Prove radii, of networks of known layers.")] = False,
+    sigma: Annotated[float | None, typer.Option(help="Certify the smoothed version too, by noise of this deviation.")] = None,
     minutes: Annotated[float | None, typer.Option(help="A limit; what is undecided by then is said.")] = None,
     folder: Annotated[Path | None, typer.Option(help="What a run that was stopped goes on from.")] = None,
     device: Annotated[str, typer.Option(help="Such as cpu or cuda.")] = "cpu",
@@ -62,6 +57,4 @@ def _threat(words: str) -> tuple[str, str | float]:
     try:
         return norm, eps.strip() if "/" in eps else float(eps)
     except ValueError:
-        raise BenchmarkError(
-            f"{words!r} is no attack; give a norm and a radius, such as 'Linf 8/255' or 'L2 0.5'"
-        ) from None
+        raise BenchmarkError(f"{words!r} is no attack; give a norm and a radius, such as 'Linf 8/255' or 'L2 0.5'") from None

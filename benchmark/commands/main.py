@@ -34,9 +34,7 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def rvb(
-    asked: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and exit.")
-    ] = False,
+    asked: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and exit.")] = False,
 ) -> None: ...
 
 

@@ -63,8 +63,7 @@ def repro(
     dry: Annotated[bool, typer.Option("--dry-run", "-n", help="Say which stages would run; run nothing.")] = False,
     engine: MachinesOption = None,
     address: Annotated[
-        str,
-        typer.Option("--address", help="Of a Ray cluster; without it Ray runs on this machine, --jobs cores of it."),
+        str, typer.Option("--address", help="Of a Ray cluster; without it Ray runs on this machine, --jobs cores of it.")
     ] = "",
 ) -> None:
     """Train, attack and certify every row that changed, then render the leaderboard.

@@ -54,9 +54,7 @@ def list_rows(track: Annotated[str, typer.Option(help="This one alone.", autocom
 
 def board(
     track: TrackOption = "digits",
-    published: Annotated[
-        bool, typer.Option("--published", help="Those in leaderboard/results, whatever is built.")
-    ] = False,
+    published: Annotated[bool, typer.Option("--published", help="Those in leaderboard/results, whatever is built.")] = False,
 ) -> None:
     """Print the track's rows in one table: clean, robust and certified accuracy.
 

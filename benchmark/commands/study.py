@@ -35,9 +35,7 @@ def study(
     check: Annotated[
         bool, typer.Option("--check", help="Train one cell with one seed again and compare it with the published run.")
     ] = False,
-    mark: Annotated[
-        bool, typer.Option("--mark", help="With --check: note the commit where the bytes are the same.")
-    ] = False,
+    mark: Annotated[bool, typer.Option("--mark", help="With --check: note the commit where the bytes are the same.")] = False,
 ) -> None:
     """Do a paper's table or figure again, or a row with other seeds: train and measure what is not done, then print it."""
     if all_seeds and (owner or check):
@@ -96,9 +94,7 @@ def print_study(published: PublishedStudy) -> None:
     title = f"{study.title} ({study.source})"
     if numbers.flat:
         columns = {i: numbers.columns[i] for i in numbers.flat}
-        lines = [
-            (line.cell, *(_text(column, line.entries[i]) for i, column in columns.items())) for line in numbers.lines
-        ]
+        lines = [(line.cell, *(_text(column, line.entries[i]) for i, column in columns.items())) for line in numbers.lines]
         _print_table(title, ("setting", *(column.title for column in columns.values())), lines)
     for sheet in sheets(numbers):
         lines = [(row.name, *(_text(column, entry) for column, entry in row.entries)) for row in sheet.rows]
@@ -110,9 +106,7 @@ def print_study(published: PublishedStudy) -> None:
     console.print("\n".join(numbers.words))
     for finding in published.findings:
         interval = f"{finding.low:+.3g} to {finding.high:+.3g}"
-        console.print(
-            f"{finding.verdict}: {finding.statement} ({finding.statistic} {finding.estimate:+.3g}, {interval})"
-        )
+        console.print(f"{finding.verdict}: {finding.statement} ({finding.statistic} {finding.estimate:+.3g}, {interval})")
 
 
 def _text(column: Column, entry: Entry) -> str:

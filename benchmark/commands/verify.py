@@ -48,9 +48,8 @@ def verify(
     every: Annotated[bool, typer.Option("--all", help="Every row that is published.")] = False,
     sample: Annotated[int, typer.Option(min=0, help="Certified images to certify again in each row; 0 for all.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Which ones, and their attacks' starts.")] = 0,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Rows at a time; by default one a core.")
-    ] = os.cpu_count() or 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Rows at a time; by default one a core.")] = os.cpu_count()
+    or 1,
     as_json: JsonOption = False,
     adversarial: Annotated[
         Path | None, typer.Option(help="A safetensors file of adversarial images to evaluate on one row.")

@@ -84,9 +84,7 @@ def _hold_out(images: Images, count: int, seed: int) -> tuple[Images, Images]:
     if count >= len(images):
         raise BenchmarkError(f"cannot hold {count} images out of {len(images)}; lower the track's split sizes")
     try:
-        rest, held_out = train_test_split(
-            np.arange(len(images)), test_size=count, stratify=images.labels, random_state=seed
-        )
+        rest, held_out = train_test_split(np.arange(len(images)), test_size=count, stratify=images.labels, random_state=seed)
     except ValueError as error:
         raise BenchmarkError(f"cannot hold {count} images out of {len(images)} by class: {error}") from None
     return images.take(np.sort(rest)), images.take(np.sort(held_out))

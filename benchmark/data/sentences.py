@@ -19,9 +19,7 @@ from benchmark.data.images import Images
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.data import DataSpec
 
-SOURCE = (
-    "download SST-2, The Stanford Sentiment Treebank, from the tasks page of GLUE (https://gluebenchmark.com/tasks)"
-)
+SOURCE = "download SST-2, The Stanford Sentiment Treebank, from the tasks page of GLUE (https://gluebenchmark.com/tasks)"
 
 
 def read(spec: DataSpec) -> dict[str, Images]:
@@ -48,9 +46,7 @@ def _read(path: Path, shape: tuple[int, int, int]) -> Images:
     for number, line in enumerate(lines, start=2):
         sentence, tab, label = line.rpartition("\t")
         if not tab or not label.isdigit() or not sentence.split():
-            raise BenchmarkError(
-                f"{path}, line {number}: should be a sentence, a tab and a whole number: {line[:60]!r}"
-            )
+            raise BenchmarkError(f"{path}, line {number}: should be a sentence, a tab and a whole number: {line[:60]!r}")
         sentences.append(sentence)
         labels.append(int(label))
     if not sentences:

@@ -77,9 +77,7 @@ def check_answers(
     lost = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     if not is_open:
         if len({call[1].shape[1] for call in calls}) > 1:
-            raise BenchmarkError(
-                f"{row}: its logits have another number of classes from call to call; give each image all"
-            )
+            raise BenchmarkError(f"{row}: its logits have another number of classes from call to call; give each image all")
         questions, before = (torch.cat(parts) for parts in zip(*[call[:2] for call in calls], strict=True))
         generator = torch.Generator().manual_seed(secrets.randbits(63))  # unknown to the model
         last = len(calls[0][0])
@@ -127,9 +125,7 @@ def attacked_afresh(
     return moved, answers
 
 
-def compare(
-    before: torch.Tensor, after: torch.Tensor, row: str, where: str = "a process that has seen nothing"
-) -> None:
+def compare(before: torch.Tensor, after: torch.Tensor, row: str, where: str = "a process that has seen nothing") -> None:
     """Raise a BenchmarkError where two answers (k, classes) to the same questions differ by more than rounding. `where` says
     of which process the second ones are.
     """

@@ -51,9 +51,7 @@ def _in_other_sizes(
     between = torch.arange(MIN_ROWS + 1, max(MIN_ROWS + 1, batch_size))
     chosen = between[torch.randperm(len(between), generator=generator)[:SIZES]].tolist()
     starts = torch.randint(len(images), (2, len(chosen)), generator=generator).tolist()
-    furthest = {
-        way: usual.clone() for way in ("in a batch of another size", "in a batch of another size, with gradients")
-    }
+    furthest = {way: usual.clone() for way in ("in a batch of another size", "in a batch of another size, with gradients")}
     for size, *start in zip(chosen, *starts, strict=True):
         batches = [(torch.arange(size) + first) % len(images) for first in start]
         without = logits(model, images[batches[0].to(images.device)], size)
@@ -65,9 +63,7 @@ def _in_other_sizes(
     return furthest
 
 
-def _with_gradients(
-    model: nn.Module, usual: torch.Tensor, images: torch.Tensor, batches: list[torch.Tensor]
-) -> torch.Tensor:
+def _with_gradients(model: nn.Module, usual: torch.Tensor, images: torch.Tensor, batches: list[torch.Tensor]) -> torch.Tensor:
     """Return the logits of batches of rows, computed with gradients; NaN, shaped as `usual`, where torch cannot take any."""
     parts = []
     try:

@@ -106,9 +106,7 @@ def audit_layers(
 class LayerAudit:
     """The audit of one layer around nominal inputs x (n, *shape), float64."""
 
-    def __init__(
-        self, layer: nn.Module, x: torch.Tensor, place: str, names: list[int], tally: Tally, seed: int
-    ) -> None:
+    def __init__(self, layer: nn.Module, x: torch.Tensor, place: str, names: list[int], tally: Tally, seed: int) -> None:
         self.layer, self.place, self.names, self.tally = layer, place, names, tally
         # at a tie up to rounding automatic differentiation mixes two branches, and is the derivative of neither
         aside = torch.randn(x.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(x.device)

@@ -104,13 +104,7 @@ def auto_attack(
 
 
 def first_look(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    batch_size: int,
-    report: Report,
-    *,
-    attacked: bool = True,
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int, report: Report, *, attacked: bool = True
 ) -> tuple[nn.Module, Predictions, list[str]]:
     """Return the model, in pieces where memory is short; its clean predictions; and warnings about model and labels.
 

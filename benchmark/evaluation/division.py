@@ -13,9 +13,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.submission import Submission
 
 RANDOM = "the model is random"
-ONCE_WRONG = (
-    "an image that any pass over it, or over what an attack made of it within the ball, gets wrong counts as lost"
-)
+ONCE_WRONG = "an image that any pass over it, or over what an attack made of it within the ball, gets wrong counts as lost"
 PROBABILITIES = "the model returns probabilities; return logits, not probabilities"
 
 

@@ -266,9 +266,7 @@ def _attacked(run: _Run, images: torch.Tensor, labels: torch.Tensor, spec: Attac
         warnings.append(f"{spec.threat.label}: {undecided} of {len(images)} images were undecided when the time was up")
     moved = distances(adversarial, images)["L2"].cpu()
     robust, adversarial = (robust & decided_all).cpu(), adversarial.cpu()
-    return AttackReport(
-        spec.threat, run.engine, robust, decided_all.cpu(), adversarial, moved, remaining, tuple(warnings)
-    )
+    return AttackReport(spec.threat, run.engine, robust, decided_all.cpu(), adversarial, moved, remaining, tuple(warnings))
 
 
 def _rebuilt(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
@@ -289,9 +287,7 @@ def _rebuilt(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
     return network.cpu() if images.device.type in NO_FLOAT64 else network
 
 
-def _certified(
-    run: _Run, network: nn.Module, images: torch.Tensor, labels: torch.Tensor, names: Sequence[str]
-) -> Certified:
+def _certified(run: _Run, network: nn.Module, images: torch.Tensor, labels: torch.Tensor, names: Sequence[str]) -> Certified:
     """Return the l2 radii of the first certificate that supports all layers; raise the error of the last one if none does."""
     place, block = next(network.parameters()).device, min(run.size, BLOCK)
     images, labels, problem = images.to(place), labels.to(place), ""
@@ -366,9 +362,7 @@ def _track(name: str) -> Track:
         return tracks.load(name)
 
 
-def _check_same(
-    folder: Path, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, settings: dict[str, Any]
-) -> None:
+def _check_same(folder: Path, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, settings: dict[str, Any]) -> None:
     """Raise a BenchmarkError where the folder holds parts of another evaluation; else record which one it holds."""
     digest, first = hashlib.sha256(), images[: settings["batch_size"]]
     once, again = (logits_of(model, first, len(first)) for _ in range(2))

@@ -19,13 +19,7 @@ import pyarrow.compute as pc
 from scipy.special import betainc, ndtr, ndtri
 
 from benchmark.records.accuracy import CertifiedResult, Proportion, RobustResult
-from benchmark.records.beside import (
-    AttentionResult,
-    CorruptionAccuracy,
-    CorruptionResult,
-    SmoothedResult,
-    WithoutAttention,
-)
+from benchmark.records.beside import AttentionResult, CorruptionAccuracy, CorruptionResult, SmoothedResult, WithoutAttention
 from benchmark.records.evidence import ROUNDING, attack_ids, attacked, column, is_whole, probed
 from benchmark.records.per_image import PerImage, contradictions
 from benchmark.records.record import Record
@@ -169,15 +163,11 @@ def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[Certi
     return reaching(track.certified_radii, correct, radius, certificate)
 
 
-def reaching(
-    radii: Sequence[float], right: np.ndarray, radius: np.ndarray, certificate: str
-) -> tuple[CertifiedResult, ...]:
+def reaching(radii: Sequence[float], right: np.ndarray, radius: np.ndarray, certificate: str) -> tuple[CertifiedResult, ...]:
     """Count, for each of `radii`, the images that are `right` (n,) and whose l2 `radius` (n,) reaches it."""
     return tuple(
         CertifiedResult(
-            threat=ThreatModel(norm="L2", eps=eps),
-            accuracy=proportion(right & (radius >= eps)),
-            certificate=certificate,
+            threat=ThreatModel(norm="L2", eps=eps), accuracy=proportion(right & (radius >= eps)), certificate=certificate
         )
         for eps in radii
     )
@@ -228,9 +218,7 @@ def corrupted(evidence: pa.Table, rules: CorruptionSpec, parameters: str, versio
     for corruption, severity in rules.cells:
         name = f"corrupted {corruption} {severity}"
         if name not in evidence.column_names or evidence[name].null_count:
-            raise BenchmarkError(
-                f"the evidence column {name!r} is missing or lacks an image; run `rvb repro` to build it"
-            )
+            raise BenchmarkError(f"the evidence column {name!r} is missing or lacks an image; run `rvb repro` to build it")
         right[corruption, severity] = column(evidence, name)
 
     def mean(*cells: tuple[str, int]) -> Proportion:

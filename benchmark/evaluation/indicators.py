@@ -58,8 +58,7 @@ EXPLANATIONS = {  # by indicator: what it means where it fails
     "is of no use to the attack.",
     "PGD agrees with APGD": "On the same loss, plain steps fail where adapted ones succeed: the loss surface is rough or "
     "badly scaled. Numbers from PGD alone are far too high for this model.",
-    "probes find nothing new": "These images count as lost, but the row's attacks should have found them: there may be "
-    "more.",
+    "probes find nothing new": "These images count as lost, but the row's attacks should have found them: there may be more.",
     "the same answer however asked": "The model's answer for an image depends on the other images, on the batch's size or on "
     "whether gradients are taken. What attacks see is then not what is judged.",
     "gradients are those of the answers": "A small step along a gradient does not change the logits as the gradient says. "
@@ -128,9 +127,7 @@ def _usable(norms: torch.Tensor) -> torch.Tensor:
     return torch.isfinite(norms) & (norms > 0)
 
 
-def failure_indicators(
-    results: ProbeResults, threat: ThreatModel, balls: tuple[ThreatModel, ...]
-) -> list[FailureIndicator]:
+def failure_indicators(results: ProbeResults, threat: ThreatModel, balls: tuple[ThreatModel, ...]) -> list[FailureIndicator]:
     """Return all indicators from the probes; when no image is correct, one that says there is nothing to attack."""
     at = correct(results)
     if at.any():
@@ -163,9 +160,7 @@ def _of_steps(results: ProbeResults, threat: ThreatModel) -> Iterator[FailureInd
     # the loss, not the margin: that may rise on sound networks, where several rivals share the loss
     stuck = int((at & ~(results[f"loss {last}"] > results["loss 0"])).sum())
     fall = float((margin[0] - margin[last])[at].mean())
-    words = (
-        f"{last} PGD steps in {threat.label} lower the mean margin by {fall:.3g}; on {stuck} of {int(at.sum())} images"
-    )
+    words = f"{last} PGD steps in {threat.label} lower the mean margin by {fall:.3g}; on {stuck} of {int(at.sum())} images"
     yield indicator("steps raise the loss", f"{words} the cross-entropy does not rise", stuck <= allowed)
     worst, again, rises, scale = 0.0, 0, False, float(results["clean"][at].mean())
     for few, many in itertools.pairwise(STEPS):
@@ -174,9 +169,7 @@ def _of_steps(results: ProbeResults, threat: ThreatModel) -> Iterator[FailureInd
         rise, error = float(change.mean()), float(change.std(correction=0)) / len(change) ** 0.5
         worst, again = max(worst, rise), max(again, int(((before <= 0) & (after > 0)).sum()))
         rises |= rise > SIGNIFICANT * error and rise > RISE * scale
-    words = (
-        f"with more PGD steps in {threat.label} the mean margin rises by {worst:.3g} at most, and {again} broken images"
-    )
+    words = f"with more PGD steps in {threat.label} the mean margin rises by {worst:.3g} at most, and {again} broken images"
     yield indicator("the margin never rises", f"{words} at most stand again", not rises and again <= allowed)
     counts = [int((at & (margin[k] > 0)).sum()) for k in STEPS[-2:]]
     words = f"leaves {counts[0]} images standing after {STEPS[-2]} steps and {counts[1]} after {last}"
@@ -215,9 +208,7 @@ class Ran:
     warnings: tuple[str, ...]
 
 
-def suite_indicators(
-    ran: list[Ran], correct: np.ndarray, objections: tuple[str, ...] = ()
-) -> Iterator[FailureIndicator]:
+def suite_indicators(ran: list[Ran], correct: np.ndarray, objections: tuple[str, ...] = ()) -> Iterator[FailureIndicator]:
     """Compare the suites' attacks on images that are `correct` when clean, (n,) bool. `objections` are the warnings of
     AutoAttack's checks before any attack.
     """

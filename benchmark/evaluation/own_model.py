@@ -25,9 +25,7 @@ NORMS: dict[str, Norm] = {"linf": "Linf", "l∞": "Linf", "inf": "Linf", "∞": 
 # torch's switches for the precision of float32 products by device type: object, attribute, value for float32. On a GPU the
 # older switches, which set the newer ones too: a model may read either.
 PRODUCTS = {
-    "cpu": tuple(
-        (getattr(torch.backends.mkldnn, kind), "fp32_precision", "ieee") for kind in ("matmul", "conv", "rnn")
-    ),
+    "cpu": tuple((getattr(torch.backends.mkldnn, kind), "fp32_precision", "ieee") for kind in ("matmul", "conv", "rnn")),
     "cuda": ((torch.backends.cuda.matmul, "allow_tf32", False), (torch.backends.cudnn, "allow_tf32", False)),
 }
 _TURN = threading.RLock()
@@ -117,9 +115,7 @@ def inputs(images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> 
     images = images.detach()
     low, high = (float(images.min()), float(images.max())) if len(images) else (0.0, 1.0)
     if not -ROUNDING <= low <= high <= 1 + ROUNDING:  # nor is NaN
-        raise BenchmarkError(
-            f"images run from {low:.4g} to {high:.4g}; give pixels in [0, 1] and normalise inside the model"
-        )
+        raise BenchmarkError(f"images run from {low:.4g} to {high:.4g}; give pixels in [0, 1] and normalise inside the model")
     return images.float().to(device, copy=True).contiguous().clamp(0, 1), labels.long().to(device)
 
 

@@ -21,13 +21,7 @@ GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as PIL converts
 
 
 def perturbed(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    threat: ThreatModel,
-    *,
-    steps: int = 100,
-    seed: int = 0,
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, threat: ThreatModel, *, steps: int = 100, seed: int = 0
 ) -> torch.Tensor:
     """Return images (n, c, h, w) in [0, 1] after PGD from a random start, whether or not the prediction changed."""
     step = STRIDE * threat.eps / steps

@@ -80,12 +80,7 @@ class Attack:
     wide: int = 0  # images in AutoAttack's larger calls (attacks/autoattack.py); 0 for none
 
     def on(
-        self,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        checkpoint: Path | None = None,
-        first: int = 0,
-        place: str = "",
+        self, images: torch.Tensor, labels: torch.Tensor, checkpoint: Path | None = None, first: int = 0, place: str = ""
     ) -> AttackState:
         """Run the attack component by component, each on the images (n, c, h, w) still robust; resume from `checkpoint`.
 
@@ -121,9 +116,7 @@ class Attack:
                 if number < state.batch or not len(index):
                     continue
                 part = f", batch {number + 1} of {len(batches)}" if len(batches) > 1 else ""
-                self.report(
-                    f"{self.spec.id}: attacking {len(index)} of {len(labels)} images with {component}{part}{place}"
-                )
+                self.report(f"{self.spec.id}: attacking {len(index)} of {len(labels)} images with {component}{part}{place}")
                 self._attack(state, images, labels, index, first)
                 state.batch = number + 1
                 keep()

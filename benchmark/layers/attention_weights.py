@@ -59,9 +59,7 @@ def attention_weights(model: nn.Module) -> list[AttentionWeights]:
     for module, norm in _walk(model, None):
         parts = _parts(module)
         if parts is not None:
-            scale = (
-                norm.weight if isinstance(norm, nn.LayerNorm) else norm.gamma if isinstance(norm, CenterNorm) else None
-            )
+            scale = norm.weight if isinstance(norm, nn.LayerNorm) else norm.gamma if isinstance(norm, CenterNorm) else None
             gamma = scale if scale is not None and scale.shape == parts[0].shape[1:2] else None
             layers.append(AttentionWeights(f"attention {len(layers) + 1}", *parts, gamma=gamma))
         elif is_attention(module):

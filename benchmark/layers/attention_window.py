@@ -111,9 +111,7 @@ class DotProductWindowAttention(WindowAttention):
 
     content: SelfAttention
 
-    def __init__(
-        self, width: int, heads: int, *, side: int, window: int, shift: int = 0, qkv_bias: bool = True
-    ) -> None:
+    def __init__(self, width: int, heads: int, *, side: int, window: int, shift: int = 0, qkv_bias: bool = True) -> None:
         super().__init__(SelfAttention(width, heads, qkv_bias=qkv_bias), side=side, window=window, shift=shift)
 
 

@@ -113,16 +113,12 @@ class Competition(nn.Module):
         if window > side**2:
             raise ValueError(f"a window of {window} tokens is more than {side}x{side} tokens")
         if width // heads < 2 * window:
-            raise ValueError(
-                f"{width // heads} channels a head are fewer than a window's {window} queries and {window} keys"
-            )
+            raise ValueError(f"{width // heads} channels a head are fewer than a window's {window} queries and {window} keys")
         places: list[tuple[int, int]] = []
         for ring in rings(side):
             places += ring if len(places) < window else []
         if len(places) != window:
-            raise ValueError(
-                f"a window of {window} does not tile {side}x{side} tokens: the next that does has {len(places)}"
-            )
+            raise ValueError(f"a window of {window} does not tile {side}x{side} tokens: the next that does has {len(places)}")
         self.width, self.heads, self.side, self.window, self.places = width, heads, side, window, places
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -44,9 +44,7 @@ def convolution_upper(layer: nn.Conv2d, height: int, width: int) -> torch.Tensor
     return torch.linalg.matrix_norm(blocks, ord=2).max()
 
 
-def zero_padded_frequencies(
-    kernel: torch.Tensor, height: int, width: int, stride: Sequence[int] = (1, 1)
-) -> torch.Tensor:
+def zero_padded_frequencies(kernel: torch.Tensor, height: int, width: int, stride: Sequence[int] = (1, 1)) -> torch.Tensor:
     """Return complex matrices (rows, columns, out, channels) whose largest norm bounds that of a zero-padded convolution.
 
     Guarantee: it bounds the convolution of height x width images by kernel (out, in, h, w), for any padding.

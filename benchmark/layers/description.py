@@ -106,13 +106,10 @@ class _Describer:
             )
         self.layers += 1
         if depth > DEPTH or self.layers > LAYERS:
-            raise BenchmarkError(
-                f"a network of more than {DEPTH} layers inside layers, or {LAYERS} in all, is not described"
-            )
+            raise BenchmarkError(f"a network of more than {DEPTH} layers inside layers, or {LAYERS} in all, is not described")
         place = _place(kind, path)
         arguments = {
-            name: _got(layer, argument.read, f"{place}: its {name}", _plain)
-            for name, argument in kind.arguments.items()
+            name: _got(layer, argument.read, f"{place}: its {name}", _plain) for name, argument in kind.arguments.items()
         }
         parts = _parts(kind, layer)
         with torch.device("meta"):
@@ -141,9 +138,7 @@ class _Describer:
                     f"{place}: its {name} is {tensor.dtype}; only float32 networks are described and certified"
                 )
             if (twin := self.names.setdefault(tensor.data_ptr(), full)) != full:
-                raise BenchmarkError(
-                    f"{full} and {twin} share their memory; a described network's parameters are apart"
-                )
+                raise BenchmarkError(f"{full} and {twin} share their memory; a described network's parameters are apart")
             self.tensors[full] = tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
@@ -157,9 +152,7 @@ def _declare_timm() -> None:
     from benchmark.layers import timm_networks  # noqa: F401
 
 
-def _got(
-    layer: nn.Module, read: Callable[[Any], Any], what: str, convert: Callable[[Any], Any] = lambda value: value
-) -> Any:
+def _got(layer: nn.Module, read: Callable[[Any], Any], what: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:
     try:
         return convert(read(layer))
     except Exception as error:  # an attribute that is gone, or of another type
@@ -195,13 +188,9 @@ def _check_tree(tree: object) -> None:
         node, depth = left.pop()
         count += 1
         if depth > DEPTH or count > LAYERS:
-            raise BenchmarkError(
-                f"the description has more than {DEPTH} layers inside layers, or more than {LAYERS} in all"
-            )
+            raise BenchmarkError(f"the description has more than {DEPTH} layers inside layers, or more than {LAYERS} in all")
         if type(node) is not dict or not {"layer", "arguments"} <= set(node) <= {"layer", "arguments", "parts"}:
-            raise BenchmarkError(
-                f"a node of the description should hold layer, arguments and perhaps parts: {shown(node)}"
-            )
+            raise BenchmarkError(f"a node of the description should hold layer, arguments and perhaps parts: {shown(node)}")
         if node["layer"] in TIMM:
             _declare_timm()
         kind = BY_NAME.get(node["layer"]) if type(node["layer"]) is str else None

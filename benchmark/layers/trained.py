@@ -44,9 +44,7 @@ def start_from(model: torch.nn.Module, path: Path, new: tuple[str, ...]) -> str:
         if not any(_within(name, (part,)) for name in initial):
             raise BenchmarkError(f"init_from: the model has no part {part!r}{near_miss(part, {*initial})}")
     for name in sorted(name for name in initial.keys() | stored.keys() if not _within(name, new)):
-        in_file, in_model = (
-            f"shape {tuple(side[name].shape)}" if name in side else "nothing" for side in (stored, initial)
-        )
+        in_file, in_model = (f"shape {tuple(side[name].shape)}" if name in side else "nothing" for side in (stored, initial))
         if in_file != in_model:
             raise BenchmarkError(
                 f"init_from: {name} is {in_file} in {path} and {in_model} in this model; name it in `new` or mend it"

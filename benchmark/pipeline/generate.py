@@ -123,9 +123,7 @@ def _boards(rows: Sequence[Row]) -> dict[bool, list[Row]]:
 
 
 def _track_files(track: Track, rows: Sequence[Row]) -> dict[Path, str]:
-    contents: dict[Path, dict[str, Any]] = {
-        file: {"stages": stages} for file, stages in definitions(track, rows).items()
-    }
+    contents: dict[Path, dict[str, Any]] = {file: {"stages": stages} for file, stages in definitions(track, rows).items()}
     texts: dict[Path, str] = {}
     for everything, chosen in _boards(rows).items():
         board, names = board_file(track.name, everything), rows_file(track.name, everything)

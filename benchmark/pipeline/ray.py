@@ -28,9 +28,7 @@ RETRIES = 3  # of a task whose worker or machine was lost
 COPIES = ".copies"  # the folder of the tasks' copies, in the checkout that Ray unpacks
 
 
-def run(
-    track: str, address: str, jobs: int, report: Report, names: Sequence[str] = (), everything: bool = False
-) -> None:
+def run(track: str, address: str, jobs: int, report: Report, names: Sequence[str] = (), everything: bool = False) -> None:
     """Bring rows of the track and its board up to date on the machines of a Ray cluster.
 
     Args:
@@ -230,9 +228,5 @@ def _carried_out(key: str, reads: Sequence[str]) -> tuple[str, dict[str, str]]:
         dvc.run(["push", key], f"{log}-push", print)
     except BenchmarkError as error:
         why = str(error)
-    written = [
-        *dvc.LOGS.glob("*.log"),
-        *Path().glob("work/*/*/times/*.json"),
-        *([lock] if not why and lock.exists() else []),
-    ]
+    written = [*dvc.LOGS.glob("*.log"), *Path().glob("work/*/*/times/*.json"), *([lock] if not why and lock.exists() else [])]
     return why, {path.as_posix(): path.read_text() for path in written}

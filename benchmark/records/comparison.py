@@ -44,9 +44,7 @@ def over_seeds_and_images(first: Sequence[str], second: Sequence[str], error: fl
 
     Raise a ValueError for verdicts of different numbers of images.
     """
-    a, b = (
-        np.array([[int(digit) for digit in training] for training in trainings], float) for trainings in (first, second)
-    )
+    a, b = (np.array([[int(digit) for digit in training] for training in trainings], float) for trainings in (first, second))
     if a.shape[1] != b.shape[1]:
         raise ValueError(f"verdicts of {a.shape[1]} and of {b.shape[1]} images")
     by_image = a.mean(axis=0) - b.mean(axis=0)

@@ -121,9 +121,7 @@ def stale(row: BrokenRow, record: Record | None) -> str:
     return f"images by {old[0]} of other weights or rules than the published Record's" if old else ""
 
 
-def lowered(
-    record: Record, scores: Scores | None, contributions: Sequence[Contribution]
-) -> tuple[Record, Scores | None]:
+def lowered(record: Record, scores: Scores | None, contributions: Sequence[Contribution]) -> tuple[Record, Scores | None]:
     """Return the Record and its scores without the broken images, and without certified numbers where one is contradicted.
 
     Raise a BenchmarkError where a number that falls is not known by image.

@@ -69,9 +69,7 @@ class RowComparison:
         return bool(self.problem or self.outside)
 
 
-def compare_rows(
-    published: Mapping[str, Built], built: Mapping[str, Built], required: Iterable[str]
-) -> list[RowComparison]:
+def compare_rows(published: Mapping[str, Built], built: Mapping[str, Built], required: Iterable[str]) -> list[RowComparison]:
     """Compare every row that is required or published, in order.
 
     Args:
@@ -111,9 +109,7 @@ def compare_row(published: Built, built: Built, *, alike: bool = False) -> RowCo
         return RowComparison(after.row, problem=words)
     unlike = [] if alike else differences(published, built)
     notes = [f"is compared by chance, since {', '.join(unlike)}"] if unlike else []
-    codes = [
-        name for name in sorted({**before.codes, **after.codes}) if before.codes.get(name) != after.codes.get(name)
-    ]
+    codes = [name for name in sorted({**before.codes, **after.codes}) if before.codes.get(name) != after.codes.get(name)]
     if codes:
         notes.append(f"was built by other code: {', '.join(codes)}")
     if unlike:

@@ -25,9 +25,7 @@ class Reproduced(Frozen):
 def read(folder: Path) -> dict[str, Reproduced]:
     """Return a track's entries by row name or study id. Raise a BenchmarkError for a damaged file."""
     path = folder / FILE
-    return (
-        files.read_model(path, dict[str, Reproduced], "bring it back with git, or delete it") if path.exists() else {}
-    )
+    return files.read_model(path, dict[str, Reproduced], "bring it back with git, or delete it") if path.exists() else {}
 
 
 def update(folder: Path, reproduced: Mapping[str, str], commit: str = "", *, forget: Iterable[str] = ()) -> None:

@@ -107,9 +107,7 @@ def read_board(folder: Path, track: Track) -> tuple[ClaimedBoard, list[str]]:
     norms = sorted({threat.norm for threat in track.threats})
     paths = [path for norm in norms for path in sorted((folder / track.robustbench / norm).glob("*.json"))]
     if not paths:
-        raise BenchmarkError(
-            f"{folder} holds no {track.robustbench}/{' or '.join(norms)}/*.json; give model_info itself"
-        )
+        raise BenchmarkError(f"{folder} holds no {track.robustbench}/{' or '.join(norms)}/*.json; give model_info itself")
     rows, left_out = [], []
     for path in paths:
         try:

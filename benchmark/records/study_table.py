@@ -239,15 +239,11 @@ def columns(study: PublishedStudy) -> tuple[Column, ...]:
     result: list[Column] = []
     for label in in_order(study.study, labels):
         share, places = study.study.is_share(label), study.result.x.get(label)
-        result += (
-            [Column(label, share)] if places is None else [Column(label, share, i, x) for i, x in enumerate(places)]
-        )
+        result += [Column(label, share)] if places is None else [Column(label, share, i, x) for i, x in enumerate(places)]
     return tuple(result)
 
 
-def contrast(
-    shares: Sequence[float], samples: Sequence[Sequence[float]], error: float, floor: float
-) -> Difference | None:
+def contrast(shares: Sequence[float], samples: Sequence[Sequence[float]], error: float, floor: float) -> Difference | None:
     """Return sum_i shares_i mean_i with Welch's interval at confidence 1 - `error`; None where a sample has one value.
 
     No standard deviation is taken below `floor`. Degrees of freedom by Satterthwaite.
@@ -309,9 +305,7 @@ def _effects(study: PublishedStudy, names: tuple[Column, ...], runs: dict[str, l
     for axis, (low, high) in pairs.items():
         shares = [(1 if cell.levels[axis] == high else -1) * 2 / len(cells) for cell in cells]
         differences = tuple(
-            contrast(
-                shares, [_sample(column, runs[cell.name]) for cell in cells], ERROR / len(pairs), _floor(column, study)
-            )
+            contrast(shares, [_sample(column, runs[cell.name]) for cell in cells], ERROR / len(pairs), _floor(column, study))
             for column in names
         )
         effects.append(Effect(axis if axis == "cell" else last_word(axis), low, high, differences))

@@ -42,9 +42,7 @@ def closure(*entries: Path) -> list[Path]:
         if path not in seen:
             if not path.is_file():
                 others = [other.stem for other in path.parent.glob("*.py")]
-                raise BenchmarkError(
-                    f"there is no {path}, which a track or a submission names{near_miss(path.stem, others)}"
-                )
+                raise BenchmarkError(f"there is no {path}, which a track or a submission names{near_miss(path.stem, others)}")
             seen.add(path)
             todo += _imports(path, files.version(path))
     return sorted(path for path in seen if path in entries or not inert(path))

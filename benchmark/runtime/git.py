@@ -21,9 +21,7 @@ def merge_base(base: str) -> str:
         raise BenchmarkError(f"git knows no branch or commit {base!r} here; name another by --base, or `git fetch` it")
     commit = _git("merge-base", branch, "HEAD")
     if not commit:
-        raise BenchmarkError(
-            f"{branch} and HEAD have no commit in common; fetch the whole history (`git fetch --unshallow`)"
-        )
+        raise BenchmarkError(f"{branch} and HEAD have no commit in common; fetch the whole history (`git fetch --unshallow`)")
     return commit.decode().strip()
 
 
@@ -55,9 +53,7 @@ def read_at(commit: str, path: Path) -> bytes | None:
 
 def changed_since(commit: str) -> set[Path]:
     """Return the files that differ from `commit` in the working tree, including untracked files."""
-    listed = (_git("diff", "-z", "--name-only", commit) or b"") + (
-        _git("ls-files", "-z", "-o", "--exclude-standard") or b""
-    )
+    listed = (_git("diff", "-z", "--name-only", commit) or b"") + (_git("ls-files", "-z", "-o", "--exclude-standard") or b"")
     return {Path(name.decode()) for name in listed.split(b"\0") if name}
 
 

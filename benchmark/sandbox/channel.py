@@ -43,10 +43,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(
-        self,
-        message: Mapping[str, Any],
-        tensors: Mapping[str, torch.Tensor] | None = None,
-        seconds: float | None = None,
+        self, message: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None = None, seconds: float | None = None
     ) -> None:
         """Send JSON values, and tensors by name of the types in `DTYPES`, on any device.
 

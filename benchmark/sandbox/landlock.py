@@ -43,9 +43,7 @@ def version() -> int:
     return max(0, _LIBRARY.syscall(CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(VERSION)))
 
 
-def restrict(
-    read: Iterable[Path], write: Iterable[Path], *, listed: Iterable[Path] = (), network: bool = False
-) -> None:
+def restrict(read: Iterable[Path], write: Iterable[Path], *, listed: Iterable[Path] = (), network: bool = False) -> None:
     """Restrict this process for good, as far as `version()` allows.
 
     It opens nothing but what lies beneath `read` and `write`, and executes nothing. It makes no TCP connection unless

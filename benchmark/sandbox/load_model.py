@@ -47,9 +47,7 @@ def load_model(
                 raise BenchmarkError(f"{given} has sha256 {sha256}, its Record says {recorded}; {AGAIN}")
         if not loaded.weights.exists():
             other = "" if track == "digits" else f" --track {track}"
-            raise BenchmarkError(
-                f"{row} has no published weights and is not built on {track}; run `rvb repro {row}{other}`"
-            )
+            raise BenchmarkError(f"{row} has no published weights and is not built on {track}; run `rvb repro {row}{other}`")
         if not sandbox:
             return trained_model(loaded, torch.device(device))
         model = SandboxedModel(loaded, torch.device(device), required("full"))

@@ -77,9 +77,7 @@ class Asked:
         elif place < self._most:
             self._calls[place] = call
 
-    def add_gradient(
-        self, images: torch.Tensor, answers: torch.Tensor, above: torch.Tensor, gradient: torch.Tensor
-    ) -> None:
+    def add_gradient(self, images: torch.Tensor, answers: torch.Tensor, above: torch.Tensor, gradient: torch.Tensor) -> None:
         """Note the gradient of one of the images (n, c, h, w), by its logits among the answers (n, classes) and theirs."""
         place = self._random.randrange(self._passes + 1)
         self._passes += 1
@@ -204,9 +202,7 @@ class SandboxedModel(Remote):
         return answer[name]
 
     def _wrong(self, what: str) -> BenchmarkError:
-        return BenchmarkError(
-            f"{self._process.owner}: the process that runs its code returned malformed output: {what}"
-        )
+        return BenchmarkError(f"{self._process.owner}: the process that runs its code returned malformed output: {what}")
 
 
 class _Pass(torch.autograd.Function):
@@ -247,9 +243,7 @@ class _Served:
         self.model  # noqa: B018 - builds it
         return {}, {}
 
-    def logits(
-        self, images: torch.Tensor, ticket: int | None, released: list[int], fused: bool, seed: int | None
-    ) -> Message:
+    def logits(self, images: torch.Tensor, ticket: int | None, released: list[int], fused: bool, seed: int | None) -> Message:
         for old in released:
             self.passes.pop(old, None)
         _seed(seed)

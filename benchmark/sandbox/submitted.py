@@ -105,6 +105,4 @@ def left(until: float, owner: str) -> int:
 
 
 def too_much(owner: str) -> BenchmarkError:
-    return BenchmarkError(
-        f"{owner}: its code sends more than {MOST_SAID:,} messages or printed lines; let it send less"
-    )
+    return BenchmarkError(f"{owner}: its code sends more than {MOST_SAID:,} messages or printed lines; let it send less")

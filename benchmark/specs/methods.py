@@ -101,13 +101,7 @@ def attack(name: str, submission: str) -> ModuleType:
 
     @functools.wraps(own)
     def guarded(
-        model: nn.Module,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        threat: ThreatModel,
-        *,
-        seed: int,
-        **options: object,
+        model: nn.Module, images: torch.Tensor, labels: torch.Tensor, threat: ThreatModel, *, seed: int, **options: object
     ) -> torch.Tensor:
         with asked(path, "the model cannot be copied for the attack"):
             model = copy.deepcopy(model)
@@ -144,12 +138,7 @@ def pretrained(submission: Submission, variant: str, track: Track, path: Path | 
 
 
 def build_model(
-    submission: Submission,
-    entry: VariantOnTrack,
-    track: Track,
-    maker: str = "build",
-    *given: object,
-    again: bool = True,
+    submission: Submission, entry: VariantOnTrack, track: Track, maker: str = "build", *given: object, again: bool = True
 ) -> nn.Module:
     """Build as `build` does from settings of any origin, by another `maker` of method.py that gets `given` too.
 

@@ -79,9 +79,7 @@ class Variant(Frozen):
     @model_validator(mode="after")
     def _default_where_it_is(self) -> Variant:
         if not isinstance(self.default, bool) and (unknown := {*self.default} - self.tracks.keys()):
-            raise ValueError(
-                f"default names {min(unknown)}, which is none of the variant's tracks: {', '.join(self.tracks)}"
-            )
+            raise ValueError(f"default names {min(unknown)}, which is none of the variant's tracks: {', '.join(self.tracks)}")
         return self
 
 

@@ -71,9 +71,7 @@ class Selection(Frozen):
         if self.by == "certified" and not all(given):
             raise ValueError("selection by certified accuracy needs a `certificate`, such as lipschitz, and a `radius`")
         if self.by != "certified" and any(given):
-            raise ValueError(
-                f"selection by {self.by} has no use for a certificate; leave it out or select by certified"
-            )
+            raise ValueError(f"selection by {self.by} has no use for a certificate; leave it out or select by certified")
         return self
 
 
@@ -93,9 +91,7 @@ class InitSpec(Frozen):
     @model_validator(mode="after")
     def _one_source(self) -> InitSpec:
         if bool(self.row) == bool(self.cell) or (self.cell and self.track):
-            raise ValueError(
-                "training starts from a `row`, <submission>-<variant>, or in a study from a `cell`: name one"
-            )
+            raise ValueError("training starts from a `row`, <submission>-<variant>, or in a study from a `cell`: name one")
         return self
 
 
@@ -160,9 +156,7 @@ class TrainingSpec(Frozen):
         if self.closing and self.closing.epochs >= max(self.epochs, 1):
             raise ValueError(f"closing.epochs {self.closing.epochs} should be below epochs {self.epochs}")
         if self.closing and self.closing.augmentation.mixes and not self.augmentation.mixes:
-            raise ValueError(
-                "mixup and cutmix may end before the last epochs, not begin there; leave them out of closing"
-            )
+            raise ValueError("mixup and cutmix may end before the last epochs, not begin there; leave them out of closing")
         return self
 
     @model_validator(mode="after")

@@ -146,9 +146,7 @@ class Attack(EvaluationStep):
         kept = work.settings["kept"]
         files_ = {} if kept else {"adversarial.safetensors": images}
         if answered:
-            files_["answered.safetensors"] = save(
-                {name: tensor.cpu().contiguous() for name, tensor in answered.items()}
-            )
+            files_["answered.safetensors"] = save({name: tensor.cpu().contiguous() for name, tensor in answered.items()})
         return Outcome(columns, fields, images=adversarial if kept else {}, files=files_)
 
 

@@ -192,9 +192,7 @@ class Step(ABC):
             # DVC hashes inputs when its stage ends, so the old code's result would be recorded under the new code's hash
             digests = code.digests(*map(Path, inputs["code"]))
             if files.read_json(self.inputs) != inputs or digests != inputs["code"]:
-                raise BenchmarkError(
-                    f"{row.name}: its code or settings changed while {name} ran; run the same command again"
-                )
+                raise BenchmarkError(f"{row.name}: its code or settings changed while {name} ran; run the same command again")
             _write(outcome, kept / "out", {"code": code.combined(inputs["code"]), "key": key})
             files.put_folder(kept / "out", self.folder)
             seconds = work.clock.cost(gpus_of(name)) | {"device": computes_on(name)}
@@ -228,8 +226,7 @@ def stands(folder: Path, key: str) -> bool:
     """Return whether a step's folder holds the complete result of this key."""
     about = files.read_json(folder / "stage.json") if (folder / "stage.json").exists() else {}
     return about.get("key") == key and all(
-        (folder / name).is_file() and files.sha256_file(folder / name) == digest
-        for name, digest in about["sha256"].items()
+        (folder / name).is_file() and files.sha256_file(folder / name) == digest for name, digest in about["sha256"].items()
     )
 
 

@@ -50,9 +50,7 @@ class Smooth(EvaluationStep):
 
         rules = self.declared
         columns = smoothed_columns(work, subject, rules)
-        others = [
-            subject.spares.pop() if subject.asked else (lambda: nullcontext(subject.model)) for _ in range(COPIES)
-        ]
+        others = [subject.spares.pop() if subject.asked else (lambda: nullcontext(subject.model)) for _ in range(COPIES)]
         check_radii(
             others, subject.images, columns["smoothed_prediction"], columns["smoothed_l2"],
             sigma=rules.sigma, batch_size=subject.batch_size, row=work.row.name,

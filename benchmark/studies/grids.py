@@ -88,9 +88,7 @@ def _item(content: dict[str, Any], key: str, place: str) -> dict[str, Any]:
         raise BenchmarkError(f"{place}: {key!r} names no setting; write training.{group}.<name>.<parameter>")
     items = {item["name"]: item for item in (content["training"] or {}).get(group, ())}
     if rest[0] not in items:
-        raise BenchmarkError(
-            f"{place}: {key!r}: the variant has no {LISTS[group]} {rest[0]!r}{near_miss(rest[0], items)}"
-        )
+        raise BenchmarkError(f"{place}: {key!r}: the variant has no {LISTS[group]} {rest[0]!r}{near_miss(rest[0], items)}")
     return items[rest[0]]
 
 

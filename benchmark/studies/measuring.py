@@ -131,13 +131,9 @@ def own(
     """
     torch.manual_seed(seed)
     chosen, place = slice(measure.images), f"measure {measure.measure}"
-    returned = function(
-        model, images[chosen].clone(), labels[chosen].clone(), seed=seed, **measure.parameters, **filled
-    )
+    returned = function(model, images[chosen].clone(), labels[chosen].clone(), seed=seed, **measure.parameters, **filled)
     if not isinstance(returned, dict) or not returned:
-        raise BenchmarkError(
-            f"{place} returned {type(returned).__name__}, not a dict of numbers, lists of numbers or points"
-        )
+        raise BenchmarkError(f"{place} returned {type(returned).__name__}, not a dict of numbers, lists of numbers or points")
     x = _read(tuple[Number, ...], returned.pop("x", ()), f"{place}: 'x'", "a list of finite numbers")
     axes, measured = returned.pop("axes", None), Measured()
     for key, value in returned.items():

@@ -90,9 +90,7 @@ def _result(grid: Grid, rows: list[Row]) -> StudyResult:
         variant=grid.study.variant,
         n=grid.images,
         cells=tuple(
-            CellResult(
-                **cell.model_dump(), settings=grid.cells[cell.name].model_dump(mode="json", exclude={"adaptive"})
-            )
+            CellResult(**cell.model_dump(), settings=grid.cells[cell.name].model_dump(mode="json", exclude={"adaptive"}))
             for cell in grid.study.grid()
         ),
         measures=grid.study.measures,
@@ -166,9 +164,7 @@ def _check_figure(grid: Grid, study: PublishedStudy) -> None:
         what = repr(asked) if asked else "what is measured" if scatter else ", ".join(points)
         gone = left_out if asked is None else asked.partition(": ")[0] in left_out
         if scatter and not has_points and not gone:
-            raise BenchmarkError(
-                f"{place} {what}, which has no points; those with points: {', '.join(points) or 'none'}"
-            )
+            raise BenchmarkError(f"{place} {what}, which has no points; those with points: {', '.join(points) or 'none'}")
         if not scatter and has_points and not has_numbers:
             raise BenchmarkError(f"{place} {what}, which are points, no numbers; use `draw: scatter`")
 
@@ -191,9 +187,7 @@ def _findings(grid: Grid, result: StudyResult) -> tuple[Finding, ...]:
         try:
             findings.append(Finding.model_validate(message))
         except ValidationError as error:
-            raise BenchmarkError(
-                f"{grid.file}: findings: {name} gives no Finding ({error.errors()[0]['msg']})"
-            ) from None
+            raise BenchmarkError(f"{grid.file}: findings: {name} gives no Finding ({error.errors()[0]['msg']})") from None
 
     run(work, hear, grid.submission.name, seconds=SECONDS)
     return tuple(findings)

@@ -100,9 +100,7 @@ def run(layer: nn.Linear | nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | 
     return nn.functional.linear(x, weight, bias)
 
 
-def restricted_norm(
-    layer: nn.Linear | nn.Conv2d, columns: Tensor, rows: Tensor, start: Tensor, power_steps: int
-) -> Tensor:
+def restricted_norm(layer: nn.Linear | nn.Conv2d, columns: Tensor, rows: Tensor, start: Tensor, power_steps: int) -> Tensor:
     """Return |R W C| of each image from below, differentiable in W: |R W C v| after some power steps.
 
     Args:

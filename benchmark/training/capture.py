@@ -133,9 +133,7 @@ class CapturedStep:
         self._report()
         return loss
 
-    def _record(
-        self, key: tuple[object, ...], batches: Sequence[Split], images: int, eps_factor: float
-    ) -> torch.Tensor:
+    def _record(self, key: tuple[object, ...], batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
         kept = [(x.clone(), y.clone()) for x, y in batches]
         self.recording = True
         try:

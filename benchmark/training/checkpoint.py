@@ -56,9 +56,7 @@ def write(
     tensors = {f"{kind}.{name}": t for kind, module in modules.items() for name, t in module.state_dict().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
     for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {
-            f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items() if value is not None
-        }
+        tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items() if value is not None}
     keep(path, tensors, {"progress": asdict(done), "scaler": scaler})
 
 

@@ -102,9 +102,7 @@ def _fit(
     place = Place(folder / "prepare", run.seed, fabric.device, say)
     started, prepared = (None, ()) if ranks.rank else _begin(model, row, spec, train_split, place)
     if spec.keep_zeros and not ranks.rank and all(p.all() for p in model.parameters() if p.ndim > 1):
-        raise BenchmarkError(
-            "keep_zeros keeps nothing: no matrix or kernel has a zero before the first epoch; remove it"
-        )
+        raise BenchmarkError("keep_zeros keeps nothing: no matrix or kernel has a zero before the first epoch; remove it")
     stop_filling()
     with tensor_float32(run.tf32):
         steps = Steps(
@@ -338,12 +336,7 @@ def training_attack(spec: AttackSpec) -> TrainingAttack:
     climbs = "loss" in inspect.signature(module.attack).parameters
 
     def attack(
-        model: nn.Module,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        eps_factor: float,
-        loss: AttackLoss | None = None,
-        /,
+        model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float, loss: AttackLoss | None = None, /
     ) -> torch.Tensor:
         if loss is not None and not climbs:
             raise BenchmarkError(f"{spec.attack} climbs its own loss only; trades, mixup and cutmix need fgsm or pgd")

@@ -78,9 +78,7 @@ def train(
         done.best_score, best = score(model, "start"), _copied(model)
     with Progress(disable=ranks.rank > 0, transient=True) as progress:
         task = progress.add_task("training", total=spec.epochs, completed=done.epoch)
-        while done.epoch < spec.epochs and not exhausted(
-            spec.selection, done.epoch, done.best_epoch, spec.warmup_epochs
-        ):
+        while done.epoch < spec.epochs and not exhausted(spec.selection, done.epoch, done.best_epoch, spec.warmup_epochs):
             try:
                 done.losses.append(steps.epoch(images, labels, done.epoch, seed))
             except NotFinite as error:

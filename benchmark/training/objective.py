@@ -151,10 +151,7 @@ def accuracy(
 
 @torch.no_grad()
 def share(
-    right: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    batch_size: int,
+    right: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], images: torch.Tensor, labels: torch.Tensor, batch_size: int
 ) -> float:
     """Return the share of images for which `right` holds; it maps images and labels (m,) to (m,) bool."""
     batches = zip(images.split(batch_size), labels.split(batch_size), strict=True)

@@ -22,9 +22,7 @@ GAP = 0.3  # between the accuracies that counts as overfitting; the healthy ViT 
 
 def probe(attack: AttackSpec) -> AttackSpec:
     """Return PGD-10 with step eps / 4 and a random start, in the ball of the training attack."""
-    return AttackSpec(
-        attack="pgd", norm=attack.norm, eps=attack.eps, parameters={"steps": 10, "step_size": attack.eps / 4}
-    )
+    return AttackSpec(attack="pgd", norm=attack.norm, eps=attack.eps, parameters={"steps": 10, "step_size": attack.eps / 4})
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,7 @@ class OverfittingMonitor:
             accuracies.append(int(robust.sum()) / count)
         return accuracies[0], accuracies[1]
 
-    def verdict(
-        self, seen: Sequence[tuple[float, float]], selected: int, warmup_epochs: int, validation: int
-    ) -> Overfitting:
+    def verdict(self, seen: Sequence[tuple[float, float]], selected: int, warmup_epochs: int, validation: int) -> Overfitting:
         """Return the result over all epochs.
 
         Args:

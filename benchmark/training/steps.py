@@ -56,12 +56,7 @@ def eps_factor(spec: TrainingSpec, epoch: int) -> float:
 
 
 def optimizer(
-    model: nn.Module,
-    spec: TrainingSpec,
-    device: torch.device | None = None,
-    *,
-    scaled: bool = False,
-    captured: bool = False,
+    model: nn.Module, spec: TrainingSpec, device: torch.device | None = None, *, scaled: bool = False, captured: bool = False
 ) -> torch.optim.Optimizer:
     """Return SGD (momentum 0.9) or AdamW; `weight_decay_on: weights` spares biases and parameters of one axis.
 
@@ -138,9 +133,7 @@ class Autocast(nn.Module):
         compiled: the same model compiled, for batches of `full` images; compiling for other sizes would take minutes.
     """
 
-    def __init__(
-        self, model: nn.Module, precision: Precision, compiled: nn.Module | None = None, full: int = 0
-    ) -> None:
+    def __init__(self, model: nn.Module, precision: Precision, compiled: nn.Module | None = None, full: int = 0) -> None:
         super().__init__()
         self.module, self._precision = model, precision
         self._compiled, self._full = [compiled or model], full  # in a list, so that it is no submodule
@@ -191,9 +184,7 @@ class Steps:
         precision, device = fabric.strategy.precision, fabric.device
         scales = bool(precision.state_dict())
         if spec.sam and scales:
-            raise BenchmarkError(
-                "sam cannot run with 16-mixed, which scales gradients; set another precision in params.yaml"
-            )
+            raise BenchmarkError("sam cannot run with 16-mixed, which scales gradients; set another precision in params.yaml")
         learner = optimizer(model, spec, device, scaled=scales, captured=recorder is not None)
         self.optimizer: _FabricOptimizer = fabric.setup(model, learner)[1]
         self.learning = Autocast(model, precision, compiled(model) if recorder else None, spec.batch_size)
@@ -269,9 +260,7 @@ class Steps:
         self.objective.advance()
         loss = self._sam(batches, images, eps_factor) if self.spec.sam else self._gradient(batches, images, eps_factor)
         if self.spec.clip_norm:
-            self.fabric.clip_gradients(
-                self.model, self.optimizer, max_norm=self.spec.clip_norm, error_if_nonfinite=False
-            )
+            self.fabric.clip_gradients(self.model, self.optimizer, max_norm=self.spec.clip_norm, error_if_nonfinite=False)
         self.optimizer.step()
         with torch.no_grad():
             for name, mask in self.nonzero.items():
@@ -308,9 +297,7 @@ class Steps:
                     raise
                 largest = max(len(x) for x, _ in batches)
                 if self.pieces >= largest:
-                    raise BenchmarkError(
-                        f"out of memory with one image of a batch of {largest}; use another GPU"
-                    ) from None
+                    raise BenchmarkError(f"out of memory with one image of a batch of {largest}; use another GPU") from None
             self.pieces *= 2
             torch.cuda.empty_cache()
             print(

@@ -38,9 +38,7 @@ def line_chart(title: str, x_label: str, places: list[str], lines: list[Line]) -
 
 def _line(line: Line, side: int, across: list[float], words: list[str]) -> Markup:
     """Return a line with the numbers and the label of its axis, and with the grid where that is the left one."""
-    axis = ticks(
-        min(line.values) if line.low is None else line.low, max(line.values) if line.high is None else line.high
-    )
+    axis = ticks(min(line.values) if line.low is None else line.low, max(line.values) if line.high is None else line.high)
 
     def y(value: float) -> float:
         share = (value - axis[0]) / (axis[-1] - axis[0])

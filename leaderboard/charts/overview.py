@@ -42,10 +42,7 @@ def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
     frugal = [-line["flops"] if line["flops"] else None for line in lines]
     drawn = _drawn("clean", "clean accuracy, percent", False, many <= FEW, names)
     priced = _drawn("flops", "FLOPs of one image, log scale", True, many <= FEW, names)
-    return [
-        _chart("accuracies", accuracies, lines, clean, names, drawn),
-        _chart("cost", cost, lines, frugal, names, priced),
-    ]
+    return [_chart("accuracies", accuracies, lines, clean, names, drawn), _chart("cost", cost, lines, frugal, names, priced)]
 
 
 def _series(track: Track) -> dict[str, str]:
@@ -112,9 +109,7 @@ def _drawn(across: str, title: str, cheap: bool, few: bool, names: Mapping[str, 
         names: by series the number that it draws.
     """
     series = [*names]
-    choose = " : ".join(
-        [*(f"datum.{{0}} == '{word}' ? {word}Title" for word in series), "''"]
-    )  # the page's script sets them
+    choose = " : ".join([*(f"datum.{{0}} == '{word}' ? {word}Title" for word in series), "''"])  # the page's script sets them
     legend = {
         "title": None, "orient": "top", "symbolSize": 90, "symbolOpacity": 1, "labelExpr": choose.format("value"),
     }  # fmt: skip
@@ -150,12 +145,7 @@ def _drawn(across: str, title: str, cheap: bool, few: bool, names: Mapping[str, 
     }  # fmt: skip
     intervals = {
         "mark": {"type": "rule", "strokeWidth": 1},
-        "encoding": {
-            "y": number("low"),
-            "y2": {"field": "high"},
-            "color": colour,
-            "opacity": _where_chosen(0.35, 0.03),
-        },
+        "encoding": {"y": number("low"), "y2": {"field": "high"}, "color": colour, "opacity": _where_chosen(0.35, 0.03)},
     }
     scale = {"nice": False, "padding": 12, **({"type": "log"} if cheap else {"zero": False})}
     axis = {"labelFlush": True, **({"format": "~s", "tickCount": 5} if cheap else {"tickCount": 8})}

@@ -43,9 +43,7 @@ def per_image(radii: ImageRadii) -> Chart | None:
         "settled. "
         "A point below the line would be a contradiction: certified where it is broken."
     )
-    return Chart(
-        "radii", caption, _words(radii), _drawn(radii.distances), ["image", "certified", "broken", "state"], lines
-    )
+    return Chart("radii", caption, _words(radii), _drawn(radii.distances), ["image", "certified", "broken", "state"], lines)
 
 
 def _words(radii: ImageRadii) -> str:

@@ -35,9 +35,7 @@ PLUS: Corners = (
     (-0.42, -1.3), (0.42, -1.3), (0.42, -0.42), (1.3, -0.42), (1.3, 0.42), (0.42, 0.42),
     (0.42, 1.3), (-0.42, 1.3), (-0.42, 0.42), (-1.3, 0.42), (-1.3, -0.42), (-0.42, -0.42),
 )  # fmt: skip
-STAR: Corners = tuple(
-    (r * math.sin(math.pi * k / 5), -r * math.cos(math.pi * k / 5)) for k, r in enumerate((1.5, 0.62) * 5)
-)
+STAR: Corners = tuple((r * math.sin(math.pi * k / 5), -r * math.cos(math.pi * k / 5)) for k, r in enumerate((1.5, 0.62) * 5))
 SHAPES: tuple[Corners, ...] = (
     (), SQUARE, TRIANGLE, _turned(PLUS, 45), _turned(SQUARE, 45), _turned(TRIANGLE, 180), STAR, PLUS,
     _turned(TRIANGLE, 90), _turned(TRIANGLE, -90),

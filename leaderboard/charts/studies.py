@@ -41,9 +41,7 @@ def figures(table: Table) -> list[tuple[str, Markup]]:
         return violins(table)
     if figure.draw == "scatter":
         return scatters(table)
-    chosen = [
-        (i, column) for i, column in enumerate(table.columns) if not figure.measures or column.label in figure.measures
-    ]
+    chosen = [(i, column) for i, column in enumerate(table.columns) if not figure.measures or column.label in figure.measures]
     spread = "Points are seeds, their mean is the {}."
     if figure.draw == "bars":
         return [(f"{ball(column.title)}. {spread.format('bar')}", _bars(table, i, column)) for i, column in chosen]
@@ -201,14 +199,7 @@ def _plot(
 
 
 def _svg(
-    title: str,
-    lines: Sequence[Line],
-    index: int,
-    column: Column,
-    parts: list[Markup],
-    height: float,
-    foot: str,
-    at: float,
+    title: str, lines: Sequence[Line], index: int, column: Column, parts: list[Markup], height: float, foot: str, at: float
 ) -> Markup:
     means = "; ".join(f"{line.cell}: {column.text(line.entries[index].mean)}" for line in lines)
     return svg(WIDTH, height, f"{title}. {means}", *parts, text(WIDTH / 2, at, foot))

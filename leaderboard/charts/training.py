@@ -10,11 +10,7 @@ from typing import Any
 from benchmark.records.record import Record
 from leaderboard.charts.vega import Chart, layered, name, number
 
-NAMES = {
-    "score": "score that selects",
-    "trained": "right under the attack trained on",
-    "pgd": "right under that and PGD",
-}
+NAMES = {"score": "score that selects", "trained": "right under the attack trained on", "pgd": "right under that and PGD"}
 POINTS = 400  # epochs drawn at most
 
 

@@ -19,17 +19,7 @@ from benchmark.records.study import DeclaredPaper, PublishedStudy
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
 from leaderboard.charts.sandwich import l2_radii, radii_of
-from leaderboard.rank import (
-    TITLES,
-    Row,
-    ball,
-    columns,
-    common_radius,
-    headline_columns,
-    label,
-    out_of_reach,
-    ranking_name,
-)
+from leaderboard.rank import TITLES, Row, ball, columns, common_radius, headline_columns, label, out_of_reach, ranking_name
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 

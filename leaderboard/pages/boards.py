@@ -121,9 +121,7 @@ def numbers(board: Board) -> dict[str, Any]:
         "rows": rows,
         "ranks": ranks,
         "papers": papers,
-        "traits": [
-            [values.index(t) for values, t in zip(of_traits, traits(row.record), strict=True)] for row in board.rows
-        ],
+        "traits": [[values.index(t) for values, t in zip(of_traits, traits(row.record), strict=True)] for row in board.rows],
         "known": of_traits,
         "views": [view.names for view in views(board)],
         "kinds": kinds_over_radii(board),

@@ -73,8 +73,7 @@ def write_pages(site: Site, board: Board) -> None:
     }
     every = pairs(board, key) if len(board.rows) <= ALL_PAIRS and key in board.paired else None
     site.write(
-        "compare/index.html",
-        board.render("compare.html", "../", known=content, pairs=every, key=key, error=errors[key]),
+        "compare/index.html", board.render("compare.html", "../", known=content, pairs=every, key=key, error=errors[key])
     )
 
 
@@ -94,11 +93,7 @@ def row_data(board: Board, row: Row, radii: ImageRadii) -> dict[str, Any]:
     `certified` and `broken` are the l2 radii of the first RADII attacked images; null for one that no attack broke. `balls`
     is the robust curve by attacked balls alone, for charts beside rows whose distances are not kept; null where not known.
     """
-    scores, curves, balls = (
-        board.images.get(row.record.row, {}),
-        shares(radii, board.radii) if board.radii else {},
-        None,
-    )
+    scores, curves, balls = (board.images.get(row.record.row, {}), shares(radii, board.radii) if board.radii else {}, None)
     if all(f"robust {result.threat.label}" in scores for result in row.record.robust):
         lost = ball_radii(scores, row.record, math.prod(board.track.data.shape), radii.n)
         balls = shares(replace(radii, broken=lost), board.radii)["attacked"]

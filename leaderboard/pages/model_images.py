@@ -84,9 +84,7 @@ def pictures(source: Path, evidence: pa.Table, record: Record) -> dict[str, Any]
 
 
 def _wanted(kept: Sequence[str]) -> set[str]:
-    return {"label", "clean_prediction"} | {
-        f"{name}:{part}" for name in kept for part in ("prediction", "success", "l2")
-    }
+    return {"label", "clean_prediction"} | {f"{name}:{part}" for name in kept for part in ("prediction", "success", "l2")}
 
 
 def _attacked(name: str, clean: np.ndarray, moved: np.ndarray, values: dict[str, list[Any]]) -> dict[str, Any]:

@@ -53,9 +53,7 @@ def shown(tables: Iterable[Table], marks: Mapping[str, Reproduced]) -> tuple[tup
         download = f"points-{result.name}.csv" if text else ""
         if text:
             files[download] = text
-        studies.append(
-            Shown(table, figures(table), sheets(table), point_sheets(table.study), marks.get(result.id), download)
-        )
+        studies.append(Shown(table, figures(table), sheets(table), point_sheets(table.study), marks.get(result.id), download))
     return tuple(studies), files
 
 
@@ -160,9 +158,7 @@ def paper_pages(board: Board) -> list[tuple[PaperPage, dict[str, str]]]:
     return sorted(pages, key=lambda page: (-(page[0].paper.year if page[0].paper else 0), page[0].submission))
 
 
-def _page(
-    board: Board, submission: str, rows: Sequence[Row], tables: Sequence[Table]
-) -> tuple[PaperPage, dict[str, str]]:
+def _page(board: Board, submission: str, rows: Sequence[Row], tables: Sequence[Table]) -> tuple[PaperPage, dict[str, str]]:
     declared = board.papers.get(submission)
     claims = declared.claims if declared else rows[0].record.claims if rows else ()
     run, files = _run(board, tables, declared, claims)
@@ -193,9 +189,7 @@ def _run(
         asked = declared.studies.get(result.name) if declared else None
         there = {cell.name for cell in result.cells}
         missing = tuple(cell.name for cell in (asked or study).grid() if cell.name not in there)
-        studies.append(
-            PaperStudy(result.name, study, claim_sheet(study, part.table, claims), part, missing, result.command)
-        )
+        studies.append(PaperStudy(result.name, study, claim_sheet(study, part.table, claims), part, missing, result.command))
     return studies, files
 
 

@@ -63,9 +63,7 @@ def pretrained(data: DataSpec, path: Path | None, *, name: str, dataset: str, th
         if isinstance(entry, str):
             _load_timm(model, path)
         else:
-            with (
-                tempfile.TemporaryDirectory() as folder
-            ):  # laid out as its loader expects, so that it downloads nothing
+            with tempfile.TemporaryDirectory() as folder:  # laid out as its loader expects, so that it downloads nothing
                 place = Path(folder, dataset, threat_model, f"{name}.pt")
                 place.parent.mkdir(parents=True)
                 place.symlink_to(path.resolve())
@@ -82,9 +80,7 @@ def _entry(name: str, dataset: str, threat_model: str):
         warnings.simplefilter("ignore")
         import timm
         from robustbench.model_zoo import model_dicts
-    zoo = {
-        one.value: {threat.value: models for threat, models in threats.items()} for one, threats in model_dicts.items()
-    }
+    zoo = {one.value: {threat.value: models for threat, models in threats.items()} for one, threats in model_dicts.items()}
     _known("data set", dataset, zoo)
     _known("threat model", threat_model, zoo[dataset])
     registered = f"{name.lower().replace('-', '_')}_{dataset}_{threat_model.lower()}"

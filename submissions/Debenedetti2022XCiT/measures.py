@@ -104,9 +104,7 @@ def shares(
 def _among_best(scores: torch.Tensor, labels: torch.Tensor, top: int, name: str) -> torch.Tensor:
     """(n,) bool: fewer than `top` other classes score as high as the label."""
     if not 0 < top < scores.shape[1]:
-        raise ValueError(
-            f"top {top} of the {scores.shape[1]} classes of {name}: every answer would be right; give less"
-        )
+        raise ValueError(f"top {top} of the {scores.shape[1]} classes of {name}: every answer would be right; give less")
     own = scores.gather(1, labels[:, None])
     return (scores >= own).sum(1) - 1 < top
 

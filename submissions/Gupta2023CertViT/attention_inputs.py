@@ -37,9 +37,7 @@ def window_attention(block: SwinTransformerBlock) -> DotProductWindowAttention:
         raise ValueError(f"heads are {inner} wide together, where the tokens are {width}")
     side, window, shift = block.input_resolution[0], block.window_size[0], block.shift_size[0]
     with torch.random.fork_rng(devices=[]):  # its initial weights are drawn, and replaced
-        layer = DotProductWindowAttention(
-            width, attention.num_heads, side=side, window=window, shift=shift, qkv_bias=biased
-        )
+        layer = DotProductWindowAttention(width, attention.num_heads, side=side, window=window, shift=shift, qkv_bias=biased)
     layer, content = layer.to(qkv.weight), layer.content
     for number, linear in enumerate((content.query, content.key, content.value)):
         linear.weight.copy_(qkv.weight.chunk(3)[number])

@@ -103,13 +103,7 @@ def prepare(
 
 
 def _learn(
-    module: nn.Module,
-    loss: Callable[[Tensor], Tensor],
-    count: int,
-    epochs: int,
-    batch_size: int,
-    rate: float,
-    seed: int,
+    module: nn.Module, loss: Callable[[Tensor], Tensor], count: int, epochs: int, batch_size: int, rate: float, seed: int
 ) -> None:
     """Run Adam on all parameters that learn, by the `loss` of a batch's indices.
 

@@ -90,9 +90,7 @@ def layers_of(model: nn.Module, *, head: bool) -> list[Layer]:
         if problem := _problem(name, module, after):
             raise BenchmarkError(problem)
         if weights.count(id(module.weight)) > 1:
-            raise BenchmarkError(
-                f"the layer {name} shares its weight with another, and one layer alone cannot fit both"
-            )
+            raise BenchmarkError(f"the layer {name} shares its weight with another, and one layer alone cannot fit both")
         layers.append(Layer(name, module, after if isinstance(after, nn.ReLU | ClippedReLU) else None))
     return layers
 
@@ -126,9 +124,7 @@ def _walk(
 
 
 @torch.no_grad()
-def record(
-    layer: Layer, trained: nn.Module, changed: nn.Module, batches: tuple[Tensor, ...], device: torch.device
-) -> Seen:
+def record(layer: Layer, trained: nn.Module, changed: nn.Module, batches: tuple[Tensor, ...], device: torch.device) -> Seen:
     """Return a layer's inputs in `changed` and outputs in `trained` for each batch; nothing where the layer is not called.
 
     Args:
@@ -156,7 +152,5 @@ def _calls(name: str, network: nn.Module, images: Tensor) -> Seen:
     with network.get_submodule(name).register_forward_hook(keep):
         network(images)
     if len(calls) > 1:
-        raise BenchmarkError(
-            f"the network calls the layer {name} {len(calls)} times; one layer alone cannot fit them all"
-        )
+        raise BenchmarkError(f"the network calls the layer {name} {len(calls)} times; one layer alone cannot fit them all")
     return calls

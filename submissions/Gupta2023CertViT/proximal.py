@@ -24,9 +24,7 @@ from torch import Tensor
 
 from benchmark.runtime.errors import BenchmarkError
 
-PARALLEL = (
-    1e-15  # relative to mu nu: normals of half-spaces count as parallel below it, since rounding leaves no exact 0
-)
+PARALLEL = 1e-15  # relative to mu nu: normals of half-spaces count as parallel below it, since rounding leaves no exact 0
 TOLERANCE = 1e-2  # relative to eta: how far outside the accuracy set a result may lie
 EMPTY = "no weights keep the layer's outputs to this eta on every batch; raise eta"
 
@@ -171,12 +169,7 @@ def _nearest(point: Tensor, weight: Tensor, step: Tensor) -> Tensor:
 
 
 def douglas_rachford(
-    start: Tensor,
-    prox: Callable[[Tensor], Tensor],
-    project: Callable[[Tensor], Tensor],
-    *,
-    relaxation: float,
-    outer: int,
+    start: Tensor, prox: Callable[[Tensor], Tensor], project: Callable[[Tensor], Tensor], *, relaxation: float, outer: int
 ) -> Tensor:
     """Run algorithm 1 from Z = `start`: `outer` times W = prox(Z), Z += relaxation (project(2 W - Z) - W); return prox(Z).
 

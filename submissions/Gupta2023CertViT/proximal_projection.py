@@ -150,9 +150,7 @@ def _constrained(
     stored = weight.double().flatten(1)
     kept = max(accuracy.distances(stored)) / accuracy.eta
     if inside and not kept <= 1 + TOLERANCE:
-        raise BenchmarkError(
-            f"the layer {layer.name} cannot keep its outputs: {kept:.3g} times eta; raise eta or inner"
-        )
+        raise BenchmarkError(f"the layer {layer.name} cannot keep its outputs: {kept:.3g} times eta; raise eta or inner")
     return {"weight": weight}, {
         "name": layer.name,
         "matrix": f"{' x '.join(map(str, stored.shape))} on {'patches' if weight.ndim == 4 else 'rows'}",

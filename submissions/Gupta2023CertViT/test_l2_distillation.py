@@ -90,9 +90,7 @@ def test_errors_are_what_they_say(tmp_path) -> None:
     x = start[5].body[0](x)
     expected, fitted = start[5].body[1](x), model[5].body[1](x)
     assert history["layers"][0]["layer"] == history["layers"][0]["of"] == "5.body.1"
-    assert history["layers"][0]["after"] == pytest.approx(
-        ((fitted - expected).norm() / expected.norm()).item(), rel=1e-4
-    )
+    assert history["layers"][0]["after"] == pytest.approx(((fitted - expected).norm() / expected.norm()).item(), rel=1e-4)
 
 
 def test_the_start_is_the_least_squares_solution_and_better_than_a_fresh_layer(tmp_path) -> None:
@@ -103,9 +101,7 @@ def test_the_start_is_the_least_squares_solution_and_better_than_a_fresh_layer(t
     error = LayerFit(start, fresh, x, 16)._error()
     fit = LayerFit(start, layer, x, 16)
     errors = fit.run(0, 1e-3, 0)
-    assert (
-        0.9 * error > errors["before"] >= errors["after"] == pytest.approx(errors["before"], rel=1e-6)
-    )  # solved twice
+    assert 0.9 * error > errors["before"] >= errors["after"] == pytest.approx(errors["before"], rel=1e-6)  # solved twice
     output = layer.output.weight.detach().clone()
     for seed in range(5):
         torch.manual_seed(seed)
@@ -196,9 +192,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path, monkeypatch) -> None:
     again = distilled(tmp_path / "killed", resumed, start)
     assert fitted == ["one"], "the first layer was kept"
     assert again == history
-    assert all(
-        torch.equal(a, b) for a, b in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True))
     monkeypatch.setattr(l2_distillation, "_learn", None)
     assert distilled(tmp_path / "killed", network(l2, seed=4), start) == history, "all was kept"
 
@@ -214,8 +208,7 @@ def test_the_seed_decides_and_no_random_numbers_are_drawn(tmp_path) -> None:
     assert torch.equal(torch.rand(3), expected)
     prepare(models[2], start, SPLIT, Place(tmp_path / "2", 4, torch.device("cpu"), lambda _: None), samples=30, **SHORT)
     same, other = (
-        [torch.equal(a, b) for a, b in zip(models[0].parameters(), model.parameters(), strict=True)]
-        for model in models[1:]
+        [torch.equal(a, b) for a, b in zip(models[0].parameters(), model.parameters(), strict=True)] for model in models[1:]
     )
     assert all(same)
     assert not any(other)
@@ -224,10 +217,7 @@ def test_the_seed_decides_and_no_random_numbers_are_drawn(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (
-            lambda: network(l2, width=4),
-            r"2\.weight is \(8, 4\) in the trained network and 2\.weight is \(4, 4\) here; only",
-        ),
+        (lambda: network(l2, width=4), r"2\.weight is \(8, 4\) in the trained network and 2\.weight is \(4, 4\) here; only"),
         (lambda: network(l2, blocks=1), "the trained network has 2 attention layers, this one 1"),
         (lambda: network(lambda width: nn.Identity()), "Sequential has no attention layer"),
         (

@@ -201,9 +201,7 @@ def test_an_iteration_is_the_papers() -> None:
     """With prox(z) = z / 2 and the projection z - 3: V - W = 2 W - Z - 3 - W = -3 - z / 2, times the relaxation."""
     z = random(0, 2, 3)
     for outer in range(3):
-        result = proximal.douglas_rachford(
-            random(0, 2, 3), lambda z: z / 2, lambda z: z - 3, relaxation=1.3, outer=outer
-        )
+        result = proximal.douglas_rachford(random(0, 2, 3), lambda z: z / 2, lambda z: z - 3, relaxation=1.3, outer=outer)
         assert torch.allclose(result, z / 2)
         z = z + 1.3 * (-3 - z / 2)
 

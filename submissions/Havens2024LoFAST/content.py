@@ -39,14 +39,7 @@ def build(
     Raises:
         ValueError: patches do not tile the image, another mixer, or as of the layers.
     """
-    given = {
-        "patch_size": patch_size,
-        "width": width,
-        "stages": stages,
-        "depth": depth,
-        "last": last,
-        "outputs": outputs,
-    }
+    given = {"patch_size": patch_size, "width": width, "stages": stages, "depth": depth, "last": last, "outputs": outputs}
     for name, value in given.items():
         checked(name, whole({"depth": 0, "last": 0, "outputs": 2}.get(name, 1), 1024), value)
     channels, height, side = data.shape

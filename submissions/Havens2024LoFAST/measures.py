@@ -110,9 +110,7 @@ def _right(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor) -
     return right.split(AT_ONCE) if len(right) else ()
 
 
-def _published_at(
-    model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, radii: Sequence[float]
-) -> torch.Tensor:
+def _published_at(model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, radii: Sequence[float]) -> torch.Tensor:
     """(k, n) bool: certified at each of `radii` by the published bound."""
     network, verdict = checked_copy(model), torch.zeros(len(radii), len(labels), dtype=torch.bool)
     for part in _right(network, images, labels):
@@ -143,10 +141,7 @@ def margin_lost(
             lost["composing"][place].append(bounded.composed(at).gather(1, rival))
             lost["margin gradient"][place].append(bounded.margin_drop(at, rival))
             lost["linear part"][place].append(bounded.margin_drop(at, rival, effort="none"))
-    return {
-        "x": list(radii),
-        **{name: [float(torch.cat(part).mean()) for part in curve] for name, curve in lost.items()},
-    }
+    return {"x": list(radii), **{name: [float(torch.cat(part).mean()) for part in curve] for name, curve in lost.items()}}
 
 
 def first_attention(model: nn.Sequential, images: torch.Tensor) -> tuple[torch.Tensor, Weights]:
@@ -248,10 +243,7 @@ def single_head(
         elif part == "values":
             moved = sphere_ascent(lambda z: torch.linalg.matrix_norm(z @ A, ord=2), x, radius)
             own = torch.linalg.matrix_norm(x, ord=2) * bounds.summed.a[0]
-            found = {
-                "(18)": bounds.summed.x[:, 0] + radius * bounds.summed.a[0],
-                "naive": own + radius * bounds.summed.a[0],
-            }
+            found = {"(18)": bounds.summed.x[:, 0] + radius * bounds.summed.a[0], "naive": own + radius * bounds.summed.a[0]}
         else:
             raise ValueError(f"part {part!r} should be attention or values")
         for name, value in ({"ascent": moved} | found).items():

@@ -29,9 +29,7 @@ def network(mixer: str, side: int = 12, **changes: int) -> torch.nn.Sequential:
 
 
 def test_the_twin_has_as_many_parameters_but_for_the_budgets() -> None:
-    sizes = {
-        mixer: sum(p.numel() for p in network(mixer, 8, width=24).parameters()) for mixer in ("competition", "shift")
-    }
+    sizes = {mixer: sum(p.numel() for p in network(mixer, 8, width=24).parameters()) for mixer in ("competition", "shift")}
     model = network("competition", 8, width=24)
     budgets = sum(layer.heads for layer in model if isinstance(layer, CompetitiveAttention))
     assert sizes["competition"] - sizes["shift"] == budgets == 2 + 2 + 6

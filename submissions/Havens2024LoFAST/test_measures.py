@@ -86,8 +86,7 @@ def test_layer_bounds_are_ordered_and_above_ascent(measured, norm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "names"),
-    [("attention", ("ascent", "this project", "exact M", "xi")), ("values", ("ascent", "(18)", "naive"))],
+    ("part", "names"), [("attention", ("ascent", "this project", "exact M", "xi")), ("values", ("ascent", "(18)", "naive"))]
 )
 def test_the_parts_of_the_bound_are_above_ascent(measured, part, names) -> None:
     measures, given = measured

@@ -33,9 +33,7 @@ def test_lemma_1_zeta_is_the_norm_of_the_kronecker_sum_and_is_attained(seed, res
     x, (w_q, w_k, w_v, w_o) = layer(seed)
     P = torch.softmax((x @ w_q) @ (x @ w_k).mT / (D // HEADS) ** 0.5, -1)[None]
     A, eye = w_v @ w_o, torch.eye(N, dtype=torch.float64) * residual
-    dense = torch.kron(eye, torch.eye(D).double()) + sum(
-        torch.kron(P[0, h], A[h].mT.contiguous()) for h in range(HEADS)
-    )
+    dense = torch.kron(eye, torch.eye(D).double()) + sum(torch.kron(P[0, h], A[h].mT.contiguous()) for h in range(HEADS))
     zeta = attention_sensitivity(x, w_q, w_k, w_v, w_o, residual=residual).linear.zeta
     assert float(zeta) == pytest.approx(float(torch.linalg.matrix_norm(dense, ord=2)), rel=1e-9)
 
@@ -81,9 +79,7 @@ def test_equation_25_of_the_main_text_is_no_bound() -> None:
     for seed in range(40):
         x, weights = layer(seed)
         B = (weights[0] @ weights[1].mT)[0]
-        correct, printed = (
-            float(torch.linalg.matrix_norm(dense_m(x[0], B, main_text=p), ord=2)) for p in (False, True)
-        )
+        correct, printed = (float(torch.linalg.matrix_norm(dense_m(x[0], B, main_text=p), ord=2)) for p in (False, True))
         gaps.append(printed / correct)
     assert min(gaps) < 0.95
 

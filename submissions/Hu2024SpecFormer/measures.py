@@ -144,15 +144,11 @@ def _inputs(network: nn.Sequential, images: torch.Tensor) -> list[tuple[SelfAtte
 def _one_layer(layer: SelfAttention, x: torch.Tensor, radius: float, starts: int) -> dict[str, torch.Tensor]:
     """(n,) each."""
     if layer.query.bias is not None:
-        raise BenchmarkError(
-            "measure attention_bounds: point and ball form are of queries without biases; use backbone vit"
-        )
+        raise BenchmarkError("measure attention_bounds: point and ball form are of queries without biases; use backbone vit")
     bound = exact_layer_bound(layer, x)
     delta = torch.full((len(x),), radius, dtype=torch.float64)
     clean = layer(x)
-    moved = sphere_ascent(
-        lambda z: torch.linalg.vector_norm((layer(z) - clean).flatten(1), dim=1), x, radius, starts=starts
-    )
+    moved = sphere_ascent(lambda z: torch.linalg.vector_norm((layer(z) - clean).flatten(1), dim=1), x, radius, starts=starts)
     query, key, value, output = layer.head_weights()
     after = spectral_norm_upper(output.transpose(0, 1).flatten(0, 1))
     query = query * layer.factor  # scores over the root of a head's width, as the bounds take them
@@ -187,9 +183,7 @@ def attention_norms(
     chosen = [role for role in PENALISED if role in norms]
     if not chosen:
         raise BenchmarkError("measure attention_norms: no layer has a query, key or value weight")
-    measured: dict[str, float | list[float]] = {
-        "mean": _mean([of_layer for role in chosen for of_layer in norms[role]])
-    }
+    measured: dict[str, float | list[float]] = {"mean": _mean([of_layer for role in chosen for of_layer in norms[role]])}
     if all(layer.gamma is not None for layer in attention):
         measured["scaled mean"] = _mean([_head_norms(layer, role, True) for role in chosen for layer in attention])
     measured |= {f"{role}: mean": _mean(of_layers) for role, of_layers in norms.items()}

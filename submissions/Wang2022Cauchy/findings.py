@@ -107,11 +107,7 @@ def _attention(result: StudyResult) -> list[Finding]:
     for depth, label in itertools.product(depths, (WEAK, *STRONG)):
         of_depth = [run for run in result.runs if f"depth {depth}," in run.cell]
         sides = [
-            [
-                [_value(run.values[label]) for run in of_depth if run.cell == cell]
-                for cell in cells
-                if cell.startswith(kind)
-            ]
+            [[_value(run.values[label]) for run in of_depth if run.cell == cell] for cell in cells if cell.startswith(kind)]
             for kind in ("ViT", "CoViT")
         ]
         vits, covits = ([values for values in side if values] for side in sides)

@@ -80,9 +80,7 @@ def amplification(
     values: dict[tuple[str, str], list[float]] = defaultdict(list)
     done = 0
     for chunk in tokens.split(BATCH):
-        for name, by_quantity in (
-            _formed(blocks, chunk, needed, encoder) if exact else _free(blocks, chunk, needed, seed)
-        ):
+        for name, by_quantity in _formed(blocks, chunk, needed, encoder) if exact else _free(blocks, chunk, needed, seed):
             for quantity, value in by_quantity.items():
                 values[name, quantity].append(value)
             done += name != ENCODER
@@ -140,9 +138,7 @@ def _rows(block: nn.Module, tokens: torch.Tensor) -> Iterator[tuple[int, torch.T
             width = min(count, entries - first)
             cotangent = torch.zeros(count, entries, dtype=out.dtype, device=out.device)
             cotangent[:width, first : first + width].fill_diagonal_(1)
-            (grad,) = torch.autograd.grad(
-                out, copies, cotangent.view_as(out), retain_graph=True, materialize_grads=True
-            )
+            (grad,) = torch.autograd.grad(out, copies, cotangent.view_as(out), retain_graph=True, materialize_grads=True)
             yield first, grad.flatten(1)[:width]
 
 

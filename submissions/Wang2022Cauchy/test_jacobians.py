@@ -110,9 +110,7 @@ def test_beyond_1024_entries_lanczos_and_streamed_rows_give_the_same_or_nan(jaco
 
 
 def test_lanczos_keeps_maps_apart_and_ends_at_an_invariant_subspace(jacobians) -> None:
-    maps = torch.stack(
-        [torch.eye(6), torch.diag(torch.arange(6.0) - 7), torch.zeros(6, 6), torch.full((6, 6), math.nan)]
-    )
+    maps = torch.stack([torch.eye(6), torch.diag(torch.arange(6.0) - 7), torch.zeros(6, 6), torch.full((6, 6), math.nan)])
     largest = jacobians.largest_eigenvalue(lambda v: (maps @ v[:, :, None])[:, :, 0], torch.ones(4, 6))
     assert largest.tolist() == pytest.approx([1.0, -2.0, 0.0, math.nan], abs=1e-5, nan_ok=True)
 

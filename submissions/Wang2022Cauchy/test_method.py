@@ -34,9 +34,7 @@ def build(**model) -> nn.Sequential:
 @pytest.mark.parametrize(("mixer", "depth"), SIZES)
 def test_the_tiny_models_of_the_paper_have_its_parameters(mixer, depth) -> None:
     chosen = {"mixer": "attention"} if mixer == "attention" else {"mixer": "convolution", "kernels": mixer}
-    made = methods.method(NAME).build(
-        data(shape=(3, 32, 32)), patch_size=16, width=128, depth=depth, resize=224, **chosen
-    )
+    made = methods.method(NAME).build(data(shape=(3, 32, 32)), patch_size=16, width=128, depth=depth, resize=224, **chosen)
     assert sum(p.numel() for p in made.parameters()) == SIZES[mixer, depth]
 
 

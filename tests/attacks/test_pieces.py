@@ -142,9 +142,7 @@ def test_a_sandboxed_process_that_lacks_memory_reports_it_and_lives_on() -> None
         assert process.ask("zeros", numbers=8) == ({}, {})
 
 
-@pytest.mark.parametrize(
-    "words", ["[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried", "shapes differ"]
-)
+@pytest.mark.parametrize("words", ["[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried", "shapes differ"])
 def test_halves_end_at_the_least_and_other_errors_go_on(words) -> None:
     def never(rows: slice) -> torch.Tensor:
         raise RuntimeError(words)

@@ -132,11 +132,7 @@ def test_what_a_mask_leaves_is_averaged() -> None:
 
 def competition() -> nn.Module:
     torch.manual_seed(0)
-    layers = [
-        CompetitiveAttention(20, 2, side=3, window=5),
-        ConeAttention(20, 2, side=3, window=5),
-        MaxMinTokens(3, 10),
-    ]
+    layers = [CompetitiveAttention(20, 2, side=3, window=5), ConeAttention(20, 2, side=3, window=5), MaxMinTokens(3, 10)]
     return nn.Sequential(nn.Flatten(1, 2), *layers, nn.Flatten(), nn.Linear(180, 4)).requires_grad_(False)
 
 

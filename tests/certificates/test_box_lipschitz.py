@@ -41,9 +41,7 @@ def test_nothing_breaks_a_network_of_local_bounds_inside_a_certified_ball() -> N
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("extreme", "seed"),
-    few(
-        [(None, 1), (None, 3), *((extreme, 100) for extreme in EXTREMES)], [(None, seed) for seed in range(1000, 1200)]
-    ),
+    few([(None, 1), (None, 3), *((extreme, 100) for extreme in EXTREMES)], [(None, seed) for seed in range(1000, 1200)]),
 )
 def test_nothing_breaks_a_network_and_the_global_constant_certifies_no_more(extreme, seed) -> None:
     model, images, _ = random_clipped_network(seed, extreme)

@@ -42,10 +42,7 @@ def test_reduced_precision_is_refused(monkeypatch) -> None:
             certify(around(), SIX, ZEROS)
         monkeypatch.undo()
     reduced = SimpleNamespace(matmul=None, conv=SimpleNamespace(fp32_precision="bf16"))
-    for owner, name, value in (
-        (torch.backends, "mkldnn", reduced),
-        (torch, "get_float32_matmul_precision", lambda: "high"),
-    ):
+    for owner, name, value in ((torch.backends, "mkldnn", reduced), (torch, "get_float32_matmul_precision", lambda: "high")):
         monkeypatch.setattr(owner, name, value)
         with pytest.raises(BenchmarkError, match="TF32"):
             certify(around(), SIX, ZEROS)
@@ -184,9 +181,7 @@ def test_hidden_changes_of_an_object_move_no_radius_and_are_detected_by_its_logi
         assert (model(IMAGES) != honest(IMAGES)).any(), change
         assert torch.equal(module.certify(model, IMAGES, labels, precision=0.2), radii), change
         assert verdict is None or torch.equal(at(module, model, labels), verdict), change
-        with pytest.raises(
-            BenchmarkError, match=r"logits differ by up to .* from those of the network that its layers"
-        ):
+        with pytest.raises(BenchmarkError, match=r"logits differ by up to .* from those of the network that its layers"):
             module.float32_gap(model, IMAGES, labels)
 
 

@@ -66,9 +66,7 @@ def test_alpha_crown_runs_where_crown_fails_and_never_lowers_a_bound(monkeypatch
 
 
 @pytest.mark.slow
-def test_a_bound_that_is_nan_or_infinite_certifies_nothing_and_one_above_the_clean_margin_is_an_error(
-    monkeypatch,
-) -> None:
+def test_a_bound_that_is_nan_or_infinite_certifies_nothing_and_one_above_the_clean_margin_is_an_error(monkeypatch) -> None:
     model = affine()
     labels = model(IMAGES).argmax(1)
     for nothing in (math.nan, -math.inf):

@@ -90,10 +90,7 @@ def ending(*layers: nn.Module) -> nn.Sequential:
         (nn.Sequential(nn.Flatten(), BoundedLinear(16, 3, norm=1e38)), "BoundedLinear with norm 1e"),
         (ending(nn.Conv2d(1, 1, 3, dilation=2, padding=2), Patchify(2)), "dilation"),
         (ending(nn.Conv2d(1, 1, 2, padding=1, padding_mode="circular"), Patchify(2)), "circular"),
-        (
-            ending(nn.Conv2d(1, 1, 9, padding=4, padding_mode="circular"), Patchify(2)),
-            "kernel larger than its 4x4 images",
-        ),
+        (ending(nn.Conv2d(1, 1, 9, padding=4, padding_mode="circular"), Patchify(2)), "kernel larger than its 4x4 images"),
         (ending(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"), Patchify(2)), "padding mode"),
         (nn.Sequential(Patchify(2), nn.Linear(4, 4)), "one row of logits"),
         (nn.ModuleList([nn.Identity()]), "plain nn.Sequential"),

@@ -281,9 +281,7 @@ def attending(attention: nn.Module) -> tuple[nn.Sequential, torch.Tensor, torch.
 def test_the_published_bound_is_only_for_attention_without_biases_and_scales() -> None:
     torch.manual_seed(0)
     model, images, labels = attending(SelfAttention(8, 2, scale=300.0))
-    with pytest.raises(
-        BenchmarkError, match="the published bound is of ResidualAttention; use the certificate `local`"
-    ):
+    with pytest.raises(BenchmarkError, match="the published bound is of ResidualAttention; use the certificate `local`"):
         published.certify(model, images, labels)
     assert (local.certify(model, images, labels) > 0).any()
 

@@ -32,9 +32,7 @@ print(report)
 @pytest.mark.slow
 def test_an_installed_wheel_loads_and_evaluates_models_outside_of_a_checkout(tmp_path) -> None:
     beside = {".git", ".venv", "work", "build", "dist", "data", "tests", ".dvc", ".gpu"}
-    shutil.copytree(
-        ROOT, tmp_path / "source", ignore=lambda folder, _: beside if Path(folder) == ROOT else {"__pycache__"}
-    )
+    shutil.copytree(ROOT, tmp_path / "source", ignore=lambda folder, _: beside if Path(folder) == ROOT else {"__pycache__"})
 
     def pip(*arguments: str | Path) -> None:
         quiet = ("--quiet", "--disable-pip-version-check")

@@ -41,9 +41,7 @@ def problems(workflow: dict) -> list[str]:
             broken.append(f"permissions of {name}")
         if after and any({"ref", "repository"} & {*step.get("with", ())} for step in steps):
             broken.append(f"{name} checks out another commit than main's")
-        unpacked = [
-            step.get("with", {}).get("path", "") for step in steps if "download-artifact" in step.get("uses", "")
-        ]
+        unpacked = [step.get("with", {}).get("path", "") for step in steps if "download-artifact" in step.get("uses", "")]
         if after and not all(place.startswith("${{ runner.temp }}/") for place in unpacked):
             broken.append(f"{name} unpacks contributed files over main's")
         if not job.get("timeout-minutes"):
@@ -153,9 +151,7 @@ def test_a_pull_request_is_commented_and_labelled(comment, counts, new, change, 
     assert text == f"Written by the code of the pull request itself, at 0123abc:\n\n### Rows\n\n{counts}\n"
     edits = ((new, "new row"), (change, "numbers change"))
     assert labelled == [
-        command
-        for edit, label in edits
-        for command in (f"label create {label} --force", f"pr edit 7 --{edit}-label {label}")
+        command for edit, label in edits for command in (f"label create {label} --force", f"pr edit 7 --{edit}-label {label}")
     ]
 
 

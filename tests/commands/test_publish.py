@@ -133,11 +133,7 @@ def test_distances_of_the_evidence_are_published_and_nobody_misses_them_in_older
     attack = "autoattack-Linf-0.15"
     lost = [image >= 42 for image in range(100)]
     table = pa.table(
-        {
-            f"{attack}:success": lost,
-            f"{attack}:l2": [0.25] * 100,
-            "probed L2 0.125": [image == 99 for image in range(100)],
-        }
+        {f"{attack}:success": lost, f"{attack}:l2": [0.25] * 100, "probed L2 0.125": [image == 99 for image in range(100)]}
     )
     evidence = record_file(ROWS[0]).with_name("evidence.parquet")
     pq.write_table(table, evidence)

@@ -52,9 +52,7 @@ def state(network: nn.Module) -> list[Any]:
 
 def given(name: str) -> dict[str, Any]:
     attack = components.module("attacks", name).attack
-    return components.parameters(
-        attack, PARAMETERS.get(name, {}), HARNESS, "PARAMETERS of tests/contract/test_attacks.py"
-    )
+    return components.parameters(attack, PARAMETERS.get(name, {}), HARNESS, "PARAMETERS of tests/contract/test_attacks.py")
 
 
 def ways(name: str) -> list[dict[str, str]]:

@@ -27,15 +27,11 @@ PENALTIES = components.names("training/penalties", "penalty")
 
 def given(name: str) -> dict[str, Any]:
     function = components.module("training/penalties", name).penalty
-    return components.parameters(
-        function, PARAMETERS.get(name, {}), (), "PARAMETERS of tests/contract/test_penalties.py"
-    )
+    return components.parameters(function, PARAMETERS.get(name, {}), (), "PARAMETERS of tests/contract/test_penalties.py")
 
 
 def penalty(name: str, network: nn.Module) -> Penalty:
-    return components.module("training/penalties", name).penalty(
-        network, lambda: attention_weights(network), **given(name)
-    )
+    return components.module("training/penalties", name).penalty(network, lambda: attention_weights(network), **given(name))
 
 
 @pytest.mark.parametrize("name", PENALTIES)

@@ -38,19 +38,13 @@ SOURCES: dict[tuple[str, str | None], tuple[Write | None, dict[str, Any]]] = {
         lambda root, _: tiny_sources.write_sentences(root, "sentence\tlabel\n" + "A fine film\t1\na dull one\t0\n" * 4),
         {"shape": (1, 4, 64), "classes": 2},
     ),
-    ("torchvision_archive", "cifar10"): (
-        lambda root, patch: tiny_sources.write_cifar(root, patch, "cifar10", TWO),
-        COLOUR,
-    ),
+    ("torchvision_archive", "cifar10"): (lambda root, patch: tiny_sources.write_cifar(root, patch, "cifar10", TWO), COLOUR),
     ("torchvision_archive", "cifar100"): (
         lambda root, patch: tiny_sources.write_cifar(root, patch, "cifar100", TWO),
         {**COLOUR, "classes": 100},
     ),
     ("torchvision_archive", "svhn"): (tiny_sources.write_svhn, COLOUR),
-    ("torchvision_archive", "mnist"): (
-        lambda root, _: tiny_sources.write_mnist(root),
-        {"shape": (1, 28, 28), "classes": 10},
-    ),
+    ("torchvision_archive", "mnist"): (lambda root, _: tiny_sources.write_mnist(root), {"shape": (1, 28, 28), "classes": 10}),
     ("torchvision_folder", "caltech101"): (lambda root, _: tiny_sources.write_caltech(root), {**SMALL, "test": 3}),
     ("torchvision_folder", "flowers102"): (tiny_sources.write_flowers, {"shape": (1, 16, 16), "classes": 3}),
 }
@@ -84,9 +78,7 @@ def test_pools_are_images_that_fit_the_track_the_same_each_time(case, tmp_path, 
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     pools = read(spec)
     np.random.seed(1)  # whatever was drawn before
-    assert {k: images.digest() for k, images in read(spec).items()} == {
-        k: images.digest() for k, images in pools.items()
-    }
+    assert {k: images.digest() for k, images in read(spec).items()} == {k: images.digest() for k, images in pools.items()}
     assert set(pools) in ({"all"}, {"train", "test"})
     assert ("all" in pools) == (spec.test is not None)
     for images in pools.values():

@@ -40,9 +40,7 @@ def test_digits_are_the_real_ones_split_as_pinned_and_changes_are_refused(tmp_pa
     wrong = data.model_copy(update={"sha256": {"test": "0" * 64}})
     with pytest.raises(BenchmarkError, match=f"{data.sha256['test']}, the track pins {'0' * 64}"):
         prepare(wrong, tmp_path)
-    with pytest.raises(
-        BenchmarkError, match="; the files in data/there differ from the track's: put the right ones there"
-    ):
+    with pytest.raises(BenchmarkError, match="; the files in data/there differ from the track's: put the right ones there"):
         prepare(wrong.model_copy(update={"path": "data/there"}), tmp_path)
     path = tmp_path / "train.safetensors"
     path.write_bytes(path.read_bytes()[:100])
@@ -57,9 +55,7 @@ def test_splits_are_disjoint_complete_and_fixed_by_the_seed() -> None:
     numbered = Images(np.arange(200, dtype=np.uint8).reshape(200, 1, 1, 1), np.arange(200) % 10)
 
     def parts(**changes) -> list[np.ndarray]:
-        return [
-            part.pixels.ravel() for part in split(spec(validation=30, test=40, **changes), {"all": numbered}).values()
-        ]
+        return [part.pixels.ravel() for part in split(spec(validation=30, test=40, **changes), {"all": numbered}).values()]
 
     values, again, other = parts(), parts(), parts(seed=1)
     assert [len(part) for part in values] == [130, 30, 40]
@@ -179,11 +175,7 @@ DEEP = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0 \0\0\0 \x10\2\0\0\0\xac\x881\xe0\0\
         ("train/cat/a.JPEG/0.png", b"", r"a\.JPEG in a class is a link or a folder named as a class or an image"),
         ("train/cat/dog/0.png", b"", "cat/dog in a class is a link or a folder named"),
         ("train/cat/locked/0.png", b"", "cat/locked cannot be read; let this user read it, or put"),
-        (
-            "test/images/0.png",
-            b"",
-            "'images' is in only one of train and test; test and val are both there: remove test",
-        ),
+        ("test/images/0.png", b"", "'images' is in only one of train and test; test and val are both there: remove test"),
         ("train/beside.png", b"", r"beside\.png is in no class folder"),
         ("train/zebra/0.png", b"", "'zebra' is in only one"),
         ("test/0/.keep", b"", "'0' is in only one"),

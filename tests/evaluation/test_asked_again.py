@@ -127,10 +127,7 @@ KNOWN = "under noise that was not known beforehand there are"
     ("kind", "words"),
     [
         *((kind, COUPLED) for kind in (coupled, partial(coupled, 1000, 1e9), remembers, PATIENT)),
-        *(
-            (kind, f"its smoothed radii stand.* {KNOWN}")
-            for kind in (knows_the_noise, partial(knows_the_noise, finds=True))
-        ),
+        *((kind, f"its smoothed radii stand.* {KNOWN}") for kind in (knows_the_noise, partial(knows_the_noise, finds=True))),
         (partial(knows_the_noise, cheated=1), f"of an image.* {KNOWN}"),
     ],
 )
@@ -201,10 +198,7 @@ def flipped(rows: int) -> torch.Tensor:
         (TIES, flipped(3), 0),
         (TIES, flipped(4), 4),
         # no lie hides below an offset or a scale that all logits share
-        *(
-            (offset + scale * PLAIN, offset + scale * PLAIN[:, [1, 0, 2]], 300)
-            for offset, scale in ((3e4, 1), (0, 1e-5))
-        ),
+        *((offset + scale * PLAIN, offset + scale * PLAIN[:, [1, 0, 2]], 300) for offset, scale in ((3e4, 1), (0, 1e-5))),
         (PLAIN, PLAIN.where(torch.arange(300)[:, None] > 5, PLAIN[0] + 0.1 * torch.eye(3)[0]), 6),
         *((ZERO, torch.cat([ZERO[:1] + number, ZERO[1:]]), 1) for number in (math.nan, math.inf)),
         *((torch.cat([ZERO[:1] + number, ZERO[1:]]), ZERO, 1) for number in (math.nan, math.inf)),

@@ -22,11 +22,7 @@ BOUND, PROJECTION = layer_bound.LayerBound, projection.ProjectionBound
 ATTENTION, SLL = attention.AttentionBound, sll.SLLBound
 # how far each claim is lowered: one that ascent reaches by a hundredth, looser ones by what it leaves open
 LIES = [
-    *(
-        (place, kind, claim, 0.99)
-        for place, kind in ((2, BOUND), (4, PROJECTION), (6, SLL))
-        for claim in ("bound", "jvp")
-    ),
+    *((place, kind, claim, 0.99) for place, kind in ((2, BOUND), (4, PROJECTION), (6, SLL)) for claim in ("bound", "jvp")),
     *((4, PROJECTION, claim, 0.8) for claim in ("remainder", "remainder_along")),
     (5, ATTENTION, "bound", 0.9),
     (5, ATTENTION, "jvp", 0.99),

@@ -54,11 +54,7 @@ def test_wilson_interval_is_the_published_one() -> None:
     """Newcombe 1998, table I: 81 of 263 gives .2553 to .3662; 0 of 20 gives 0 to .1611; 1 of 29 gives .0061 to .1718."""
     for count, n, low, high in ((81, 263, 0.2553, 0.3662), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)):
         share = proportion(np.arange(n) < count)
-        assert (share.low, share.high, share.count) == (
-            pytest.approx(low, abs=5e-5),
-            pytest.approx(high, abs=5e-5),
-            count,
-        )
+        assert (share.low, share.high, share.count) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5), count)
 
 
 def robust(evidence_table: pa.Table) -> dict[str, int]:
@@ -87,10 +83,7 @@ BROKE = r"\(clean margin \S+\) but {} broke it at l2 \S+ \(margin \S+\)" + NOTHI
         ({"certified_l2": [0.6, 5.0, 0.8, 0.0]}, "image 1 is certified at l2 5 " + BROKE.format(PGD)),
         # a hair above the radius breaks the image at that radius in the table, so the gate must stop too
         ({f"{PGD}:l2": [0.0, 0.3 + 5e-13, 0.0, 0.0]}, "image 1 is certified at l2 0.3 " + BROKE.format(PGD)),
-        (
-            {"certified_l2": [0.6, 0.3, 0.8, 0.1]},
-            r"image 3 is certified at l2 0\.1 but misclassified when clean \(margin -",
-        ),
+        ({"certified_l2": [0.6, 0.3, 0.8, 0.1]}, r"image 3 is certified at l2 0\.1 but misclassified when clean \(margin -"),
         ({"clean_margin": TIED}, r"image 0 is certified at l2 0\.6 but misclassified when clean \(margin 0\)"),
         ({"probed L2 0.6": [True, False, False, False]}, r"image 0 .* but a probe broke it within l2 0\.6" + NOTHING),
         *(

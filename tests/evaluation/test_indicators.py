@@ -53,9 +53,7 @@ def test_a_sound_network_raises_no_warning(threat) -> None:
 def test_sound_networks_of_other_kinds_raise_no_warning(activation, seed) -> None:
     """Other activations, starts, radii, and few images."""
     torch.manual_seed(seed)
-    model = nn.Sequential(
-        nn.Flatten(), nn.Linear(36, 32), activation(), nn.Linear(32, 32), activation(), nn.Linear(32, 4)
-    )
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 32), activation(), nn.Linear(32, 32), activation(), nn.Linear(32, 4))
     train(model, steps=300, seed=seed + 10)
     images, labels = blobs(100 if seed % 2 else 7)
     for threat in (ThreatModel(norm="Linf", eps=0.001), LINF, ThreatModel(norm="Linf", eps=0.4), L2):

@@ -35,9 +35,7 @@ def altered(change, before=lambda x: None) -> nn.Module:
 
 
 @pytest.mark.parametrize("engine", ["fast", "reference"])
-@pytest.mark.parametrize(
-    "change", [lambda x: x.sub_(0.5).div_(0.25), lambda x: x.clamp_(0, 1), lambda x: x.data.mul_(2)]
-)
+@pytest.mark.parametrize("change", [lambda x: x.sub_(0.5).div_(0.25), lambda x: x.clamp_(0, 1), lambda x: x.data.mul_(2)])
 def test_a_model_that_changes_its_input_is_refused_and_the_images_stay(model, images, labels, change, engine) -> None:
     """By value, by an operation that changes nothing here, and behind autograd's back."""
     kept = images.clone()
@@ -154,13 +152,7 @@ def test_other_dtypes_are_taken_and_pixels_that_rounding_put_outside_put_back(mo
 
 
 def test_any_real_number_is_a_radius_and_norms_have_their_usual_names(images) -> None:
-    radii = {
-        "linf": np.float32(0.25),
-        "L∞": torch.tensor(0.25),
-        "LINF": Fraction(1, 4),
-        "Linf": "2/8",
-        "∞": np.array(0.25),
-    }
+    radii = {"linf": np.float32(0.25), "L∞": torch.tensor(0.25), "LINF": Fraction(1, 4), "Linf": "2/8", "∞": np.array(0.25)}
     for norm, eps in radii.items():
         spec = own_model.autoattack_spec(norm, eps, np.int64(3), images)
         assert (spec.norm, spec.eps, spec.seed) == ("Linf", 0.25, 3)

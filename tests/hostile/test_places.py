@@ -127,9 +127,7 @@ def test_a_measure_of_a_study_answers_for_itself_alone(linear_row, capfd, forged
     (folder / "measures.py").write_text(hook + FORGED)
     with pytest.raises(SystemExit):
         run_study("tiny", "Tiny2026Linear-one")
-    assert re.search(
-        "the measure 'mine' (returned malformed output|answers for other measures)", capfd.readouterr().err
-    )
+    assert re.search("the measure 'mine' (returned malformed output|answers for other measures)", capfd.readouterr().err)
     assert not Path("work/tiny/studies/Tiny2026Linear-one/study.json").exists()
 
 

@@ -21,10 +21,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox import model
 from benchmark.sandbox.confinement import PARTS, available
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox")]
 
 SMOOTHING = "smoothing: {sigma: 0.3, n0: 20, n: 200, looks: 2, alpha: 0.01, seed: 0}\n"
 WRITES = """
@@ -93,9 +90,7 @@ def evaluated(code: str) -> dict[str, list]:
     return evidence()
 
 
-@pytest.mark.parametrize(
-    "head", [WRITES, PATCHES], ids=["a hook that writes verdicts", "an evaluator patched at import"]
-)
+@pytest.mark.parametrize("head", [WRITES, PATCHES], ids=["a hook that writes verdicts", "an evaluator patched at import"])
 def test_the_verdicts_stay_those_of_the_honest_model(linear_row, head) -> None:
     honest, before = evidence(), prediction.predict
     assert evaluated(method(head=head)) == honest

@@ -14,10 +14,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.confinement import PARTS, available
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox")]
 OLD = """\
   papers:
     - {attack: pgd, norm: L2, eps: 0.5, parameters: {steps: 1, step_size: 0.25, random_start: false}}

@@ -70,10 +70,7 @@ def test_the_excess_is_the_projection_onto_the_nearest_face(own, window) -> None
     if isinstance(layer, CompetitiveAttention):
         layer.budget = BUDGET
     for seed in range(20):
-        s = (
-            torch.randn(window, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-            * (0.1, 1.0)[seed % 2]
-        )
+        s = torch.randn(window, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) * (0.1, 1.0)[seed % 2]
         ties = s.round(decimals=0)
         for scores in (s, ties):
             torch.testing.assert_close(layer.excess(scores[None])[0], by_faces(scores, own), atol=1e-12, rtol=0)

@@ -192,9 +192,7 @@ def with_attribute(layer: nn.Module, name: str, value: object) -> nn.Module:
         (nn.Sequential(TWICE, nn.ReLU(), TWICE), r"2\.weight and 0\.weight share their memory"),
         (within_itself(), "layers inside layers"),
         (
-            with_attribute(
-                ResidualAttention(4, 2, qk_norm=1.0, vo_norm=1.0), "query.bias", nn.Parameter(torch.ones(4))
-            ),
+            with_attribute(ResidualAttention(4, 2, qk_norm=1.0, vo_norm=1.0), "query.bias", nn.Parameter(torch.ones(4))),
             r"has a query\.bias",
         ),
         (with_attribute(nn.Linear(4, 4), "in_features", 5), r"tensor weight .* shape \(4, 5\), not \(4, 4\)"),

@@ -126,12 +126,7 @@ def test_a_tab_shows_and_ranks_by_the_numbers_of_its_threat_and_draws_them(board
     assert (board.find_element("id", "far").text, shown(board)) == ("0.5", ["Certain", "Given", "Best", "Weak"])
     assert board.execute_script(RANKS) == tested, "the track's own radius, at which all were attacked"
     slide(board, 0)
-    assert board.execute_script(heads)[2:-1] == [
-        "clean",
-        "robust L2 0, at most",
-        "certified L2 0",
-        "smoothed L2 0, at least",
-    ]
+    assert board.execute_script(heads)[2:-1] == ["clean", "robust L2 0, at most", "certified L2 0", "smoothed L2 0, at least"]
     assert shown(board) == ["Certain", "Weak", "Best", "Given"]
     slide(board, 1)
     assert shown(board) == ["Weak", "Certain", "Best", "Given"], "at another radius they change places"
@@ -231,9 +226,7 @@ def test_what_is_chosen_stands_in_the_address_and_comes_back(board) -> None:
 def test_an_address_of_nonsense_shows_the_board_as_it_is(browser, address) -> None:
     browser.get("about:blank")
     browser.get(f"{address}#sort=-no&norm=%3Cb%3E&paper=x&trust=y&compare=a+b+Best-v&all=1&find=%00")
-    browser.execute_script(
-        "const f = document.getElementById('find'); f.value = ''; f.dispatchEvent(new Event('input'))"
-    )
+    browser.execute_script("const f = document.getElementById('find'); f.value = ''; f.dispatchEvent(new Event('input'))")
     assert shown(browser) == ["Weak", "Given", "Certain", "Best"], "by rank, from the last"
     browser.get("about:blank")
     browser.get(f"{address}#charts")
@@ -301,9 +294,7 @@ def test_by_keyboard_alone(board) -> None:
     def tab_to(what: str) -> Any:
         for _ in range(60):
             focused().send_keys(Keys.TAB)
-            if focused().get_dom_attribute("id") == what or what in (
-                focused().get_dom_attribute("aria-describedby") or ""
-            ):
+            if focused().get_dom_attribute("id") == what or what in (focused().get_dom_attribute("aria-describedby") or ""):
                 return focused()
             if what in (focused().accessible_name or ""):
                 return focused()
@@ -347,9 +338,7 @@ def test_charts_have_a_point_a_number_at_its_place_that_names_its_row_and_leads_
         ("Best-v", "attacked"): 70, ("Certain-v", "attacked"): 68, ("Weak-v", "attacked"): 10, ("Given-v", "attacked"): 30,
     }  # fmt: skip
     places = {row: (x, y) for row, _, _, x, y in points_drawn}
-    assert places["Best-v"][0] < places["Given-v"][0] < places["Certain-v"][0] < places["Weak-v"][0], (
-        "by clean accuracy"
-    )
+    assert places["Best-v"][0] < places["Given-v"][0] < places["Certain-v"][0] < places["Weak-v"][0], "by clean accuracy"
     assert places["Best-v"][1] < places["Certain-v"][1] < places["Given-v"][1] < places["Weak-v"][1], "higher is up"
     assert len(board.execute_script(points.format("cost"))) == 4
     words = board.find_element("css selector", "#accuracies .drawn").get_attribute("aria-label")

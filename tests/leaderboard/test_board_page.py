@@ -29,9 +29,7 @@ HOSTILE = "<script>window.broken = 1</script> \u202eevil\u202c & \"quoted\" 'too
 
 def images(*records: Record) -> dict[str, dict[str, str]]:
     """Verdicts in which the first images are right, of the two first robust numbers."""
-    return {
-        made.row: {f"robust {r.threat.label}": verdicts(r.accuracy.count) for r in made.robust[:2]} for made in records
-    }
+    return {made.row: {f"robust {r.threat.label}": verdicts(r.accuracy.count) for r in made.robust[:2]} for made in records}
 
 
 def page(folder: Path, records: list[Record], *studies) -> str:
@@ -52,13 +50,7 @@ def test_a_tab_a_threat_shows_its_numbers_and_the_rest_stand_behind_the_switch(t
     photographs = tracks.load("cifar10_jpeg")
     assert [common_radius(track) for track in (TRACK, even, photographs)] == ["L2 0.5", "", "L2 0.1412"]
     real = Board(photographs, rank([], photographs), tmp_path)
-    assert [view.title for view in boards.views(real)] == [
-        "Linf 2/255",
-        "Linf 8/255",
-        "L2 36/255",
-        "L2 0.5",
-        "certified",
-    ]
+    assert [view.title for view in boards.views(real)] == ["Linf 2/255", "Linf 8/255", "L2 36/255", "L2 0.5", "certified"]
     index = page(tmp_path, [record("A", 70, 30, certified=20, smoothed=50), record("B", 40, 10)])
     assert [(view.title, view.names) for view in boards.views(Board(TRACK, [], tmp_path))] == [
         ("Linf 0.15", ("clean", "robust Linf 0.15", "certified L2 0.5")),
@@ -73,9 +65,7 @@ def test_a_tab_a_threat_shows_its_numbers_and_the_rest_stand_behind_the_switch(t
         "certified L2 0.5", "smoothed L2 0.1", "smoothed L2 0.25", "smoothed L2 0.5", "robust any L2", "certified any L2",
         "smoothed any L2", "trust", "parameters", "FLOPs", "training, s", "evaluation, s",
     ]  # fmt: skip
-    assert ":is(:nth-child(n+17), :nth-child(5), :nth-child(6), :nth-child(7), :nth-child(8)," in index, (
-        "hidden at first"
-    )
+    assert ":is(:nth-child(n+17), :nth-child(5), :nth-child(6), :nth-child(7), :nth-child(8)," in index, "hidden at first"
     numbers = re.findall(r"<b>([0-9.]+)</b>|>(–)<", board_row(index, "A-v").partition("</th>")[2])
     assert [number or dash for number, dash in numbers] == [
         "97.0", "70.0", "30.0", "0.0", "20.0", "–", "–", "50.0", "–", "–", "–", "–",
@@ -84,9 +74,7 @@ def test_a_tab_a_threat_shows_its_numbers_and_the_rest_stand_behind_the_switch(t
     assert [text.replace("\\A ", " ").strip() for _, text in labels] == [
         heads[int(k) - 1].replace("<br>", " ").strip() for k, _ in labels
     ]
-    assert len(labels) == len(heads) - 3 - 3, (
-        "every number of a card says what it is; the script labels those at any radius"
-    )
+    assert len(labels) == len(heads) - 3 - 3, "every number of a card says what it is; the script labels those at any radius"
 
 
 def test_a_rank_says_with_which_rows_it_is_tied_and_by_which_test(tmp_path) -> None:

@@ -45,9 +45,7 @@ def test_missing_or_damaged_files_are_one_line(tmp_path) -> None:
     images, place, papers = (tmp_path / f"{name}.json" for name in ("per_image", "record", "papers"))
     place.write_text(record("A", 40, 30).model_dump_json())
     images.write_text('{"row": "A-v", "scores": {"clean": "101"}}')
-    declared = {
-        "Sub": {"summary": "S.", "paper": {"title": "P", "authors": "A", "year": 2024}, "claims": [], "studies": {}}
-    }
+    declared = {"Sub": {"summary": "S.", "paper": {"title": "P", "authors": "A", "year": 2024}, "claims": [], "studies": {}}}
     papers.write_text(json.dumps(declared))
 
     def read() -> tuple[dict, dict]:

@@ -110,9 +110,7 @@ def test_beside_a_row_without_distances_a_curve_falls_where_its_balls_end(made) 
     seen = image_radii(pq.read_table(made.folder / row.record.row / "record/evidence.parquet"))
     data = compare.row_data(replace(made, images={row.record.row: scores}), row, seen)
     curve = dict(zip(made.radii, data["balls"], strict=True))
-    assert (curve[0.49], curve[0.5], data["curves"]["attacked"][40]) == (1.0, 0.0, 0.7), (
-        "broken at 0.4, in the ball of 0.5"
-    )
+    assert (curve[0.49], curve[0.5], data["curves"]["attacked"][40]) == (1.0, 0.0, 0.7), "broken at 0.4, in the ball of 0.5"
 
 
 def test_a_board_of_many_rows_has_no_table_of_all_pairs(tmp_path) -> None:

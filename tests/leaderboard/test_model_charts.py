@@ -51,18 +51,13 @@ def random_radii(n: int, seed: int, step: int = 97) -> ImageRadii:
 
 def drawn(seen: Curves, radius: float) -> list[int]:
     """The curves as they are drawn: a value of the attacked one holds until the next, others hold from the one before."""
-    until, after = (
-        np.searchsorted(seen.radii, radius, side="right") - 1,
-        np.searchsorted(seen.radii, radius, side="left"),
-    )
+    until, after = (np.searchsorted(seen.radii, radius, side="right") - 1, np.searchsorted(seen.radii, radius, side="left"))
     return [int(counts[until if name == "attacked" else after]) for name, counts in seen.counts.items()]
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 600), st.integers(0, 10**6), st.sampled_from([7, 97, 100003]), st.integers(12, POINTS))
-def test_drawn_curves_are_exact_at_their_radii_and_err_to_one_side_between(
-    n: int, seed: int, step: int, points: int
-) -> None:
+def test_drawn_curves_are_exact_at_their_radii_and_err_to_one_side_between(n: int, seed: int, step: int, points: int) -> None:
     row_radii = random_radii(n, seed, step)
     seen = curves(row_radii, MARKED, points)
     assert len(seen.radii) <= points
@@ -150,9 +145,7 @@ def test_images_are_counted_as_records_count_them(seed: int) -> None:
 
 def test_what_others_contributed_counts_and_contradicts() -> None:
     contributed = SimpleNamespace(images=[SimpleNamespace(image=2, l2=0.2), SimpleNamespace(image=0, l2=0.9)])
-    assert image_radii(pa.table(FOUR_IMAGES)).broken.tolist() == [0.3, 0.25, 0.5, np.inf], (
-        "by the nearest of any attack"
-    )
+    assert image_radii(pa.table(FOUR_IMAGES)).broken.tolist() == [0.3, 0.25, 0.5, np.inf], "by the nearest of any attack"
     assert image_radii(pa.table(FOUR_IMAGES), [contributed]).broken.tolist() == [0.3, 0.25, 0.2, np.inf]
     seen = evidence(row(), 30)
     image = int(np.flatnonzero(seen["certified_l2"].to_numpy() > 0.1)[0])

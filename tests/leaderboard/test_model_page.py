@@ -149,7 +149,9 @@ def test_the_board_marks_rows_whose_attacks_are_in_doubt(site) -> None:
     assert "unsound" not in index
 
 
-ROBUST = "90.0% of 100 validation images were robust to the attack of the training, and 10.0% to PGD too (10 steps, Linf 0.15)"
+ROBUST = (
+    "90.0% of 100 validation images were robust to the attack of the training, and 10.0% to PGD too (10 steps, Linf 0.15)"
+)
 SAYS: dict[str, tuple[list[str], list[str]]] = {  # by row what its page says, and what it does not
     "Doubtful": (
         [

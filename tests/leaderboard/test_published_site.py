@@ -77,9 +77,7 @@ def test_which_command_rebuilds_a_number_and_how_the_model_is_loaded(board, clic
 
 def best(track: str, name: str) -> tuple[str, float]:
     """The title of the row with the highest number, and the number."""
-    value_by_title = {
-        record.title: headline(record)[name].value for record in records(track) if name in headline(record)
-    }
+    value_by_title = {record.title: headline(record)[name].value for record in records(track) if name in headline(record)}
     title = max(value_by_title, key=lambda title: value_by_title[title])
     return title, value_by_title[title]
 
@@ -170,9 +168,7 @@ def test_what_changed_since_last_month(board, clicks) -> None:
     history = changes.changes(build.PUBLISHED)
     sections = board.find_elements("css selector", ".change")
     assert [section.get_attribute("id") for section in sections] == [change.commit[:12] for change in history]
-    assert all(
-        row.row in section.text for section, change in zip(sections, history, strict=True) for row in change.rows
-    )
+    assert all(row.row in section.text for section, change in zip(sections, history, strict=True) for row in change.rows)
     months = [head.text for head in board.find_elements("css selector", "h2")]
     assert months == sorted({change.month for change in history}, reverse=True)
 

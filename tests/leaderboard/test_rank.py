@@ -123,9 +123,7 @@ def test_a_study_of_another_row_than_todays_says_nothing_of_it(change) -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 60), st.sampled_from([0.05, 0.05 / 66, 0.05 / 499500]))
 def test_the_most_losses_are_those_of_mcnemars_test(apart: int, error: float) -> None:
-    shown = [
-        k for k in range(apart // 2 + 1) if mcnemar("1" * (apart - k) + "0" * k, "0" * (apart - k) + "1" * k) <= error
-    ]
+    shown = [k for k in range(apart // 2 + 1) if mcnemar("1" * (apart - k) + "0" * k, "0" * (apart - k) + "1" * k) <= error]
     assert _most(np.array([apart]), error)[0] == max(shown, default=-1)
 
 

@@ -11,12 +11,8 @@ from PIL import Image
 from benchmark.runtime.errors import BenchmarkError
 from leaderboard import screenshot
 
-PAGE = (
-    """<html><head><link rel="stylesheet" href="static/style.css"></head><body><div id="board"></div>{}</body></html>"""
-)
-STYLE = (
-    "body { margin: 0 } #board { height: 200px; background: #14508c } details { height: 400px; background: #b3261e }"
-)
+PAGE = """<html><head><link rel="stylesheet" href="static/style.css"></head><body><div id="board"></div>{}</body></html>"""
+STYLE = "body { margin: 0 } #board { height: 200px; background: #14508c } details { height: 400px; background: #b3261e }"
 
 
 def site(folder: Path, body: str = "") -> Path:

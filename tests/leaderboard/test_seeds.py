@@ -65,11 +65,7 @@ def site(tmp_path_factory):
 def test_the_board_marks_seeds_under_the_interval_and_says_what_is_one_training(site) -> None:
     index = (site / "index.html").read_text()
     with_seeds, single = board_row(index, "A-v"), board_row(index, "B-v")
-    assert re.findall(r'<u style="--x:([0-9.]+)%">', with_seeds.partition("<b>70.0</b>")[2])[:3] == [
-        "70.0",
-        "60.0",
-        "80.0",
-    ]
+    assert re.findall(r'<u style="--x:([0-9.]+)%">', with_seeds.partition("<b>70.0</b>")[2])[:3] == ["70.0", "60.0", "80.0"]
     assert with_seeds.count("<small>60.0–80.0</small>") == 1, "one interval a number"
     assert "<small>3 seeds</small>" in with_seeds
     assert "one training</small>" not in with_seeds

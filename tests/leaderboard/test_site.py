@@ -156,9 +156,7 @@ def test_a_row_that_is_published_alone_has_its_pages(project) -> None:
     assert "the radius of the ball in which an attack broke it" in page
     assert ("broken within an l2 ball of radius" in page, "nearest adversarial image" in page) == (True, False)
     publish(
-        "digits",
-        record("A", 40, 30, certified=20),
-        kept_images().model_copy(update={"broken": (*[None] * 40, *[0.4] * 60)}),
+        "digits", record("A", 40, 30, certified=20), kept_images().model_copy(update={"broken": (*[None] * 40, *[0.4] * 60)})
     )
     front.render(Path("site"), "")
     page = (home / "index.html").read_text()
@@ -177,9 +175,7 @@ def test_what_git_keeps_of_a_row_says_within_which_ball_an_image_was_lost() -> N
     assert result.smoothed is None
     assert not result.contradicted.any()
     near = kept_images().model_copy(update={"broken": (0.3, *[None] * 99)})
-    assert set(published_radii(near, made, pixels=64).broken[:30]) == {0.3, 1.0}, (
-        "a known distance is nearer than its ball"
-    )
+    assert set(published_radii(near, made, pixels=64).broken[:30]) == {0.3, 1.0}, "a known distance is nearer than its ball"
     assert PerImage.model_validate_json(near.model_dump_json()) == near
     assert "broken" not in kept_images().model_dump_json(), "files without distances stay as they are"
     within = "robust L2 0.5 counts an image whose nearest adversarial image lies within it"
@@ -190,10 +186,7 @@ def test_what_git_keeps_of_a_row_says_within_which_ball_an_image_was_lost() -> N
     far = near.model_copy(update={"broken": (0.5, *[None] * 99)})
     assert within not in [problem.words for problem in contradictions(made, far)]
     assert result.evaluated == 100
-    assert counts_over_radii(result, [0, 0.1, 0.5, 1]) == {
-        "robust": [100, 97, 97, 30, 0],
-        "certified": [100, 20, 20, 0, 0],
-    }
+    assert counts_over_radii(result, [0, 0.1, 0.5, 1]) == {"robust": [100, 97, 97, 30, 0], "certified": [100, 20, 20, 0, 0]}
     linf = published_radii(kept_images(), made.model_copy(update={"robust": made.robust[:1]}), pixels=64)
     assert set(linf.broken[40:]) == {0.15 * 8}, "a loss in a Linf ball counts in the l2 ball around it"
     assert np.isinf(linf.broken[:40]).all()

@@ -66,9 +66,7 @@ def test_ticks_hold_their_values_and_are_few_and_even(low: float, span: float) -
 
 def test_axes_are_named_after_the_measures_parameter_and_shares_are_percent() -> None:
     asked = [{"measure": "clean"}, {"measure": "certified_at", "name": "m", "parameters": {"radii": [0.1, 0.2, 0.4]}}]
-    made = published(
-        {"a": [0.5], "b": [0.6]}, {"draw": "curves", "measures": ["m: curve"]}, measures=asked, shares=["m"]
-    )
+    made = published({"a": [0.5], "b": [0.6]}, {"draw": "curves", "measures": ["m: curve"]}, measures=asked, shares=["m"])
     ((_, chart),) = figures(study_table.table(made))
     texts = {element.text: float(element.get("y", "nan")) for element in ET.fromstring(str(chart)).iter("text")}
     assert {"l2 radius, pixels", "percent of images"} <= texts.keys()
@@ -122,8 +120,7 @@ def test_a_chart_a_cell_with_a_violin_a_block_and_all_of_it_in_words(table) -> N
         assert "NaN" not in str(chart)
     assert "<deep>" not in str(charts[0][1]), "names are escaped"
     widths = [
-        max(float(x) for x in re.findall(r"([\d.]+),", points))
-        - min(float(x) for x in re.findall(r"([\d.]+),", points))
+        max(float(x) for x in re.findall(r"([\d.]+),", points)) - min(float(x) for x in re.findall(r"([\d.]+),", points))
         for points in re.findall(r'polygon points="([^"]+)"', str(charts[0][1]))
     ]
     assert widths[0] == pytest.approx(widths[1], rel=0.1), "two equal distributions are as wide"
@@ -179,9 +176,7 @@ def test_a_panel_a_setting_of_the_first_seed_with_every_point_inside_and_all_of_
         assert all(inside)
         texts = [text.text for text in root.iter("text")]
         assert texts[1:] == ["clean", "<adversarial>"], "a title, a legend, and no number at an axis"
-    assert spots(str(charts[0][1])) == spots(str(charts[1][1])), (
-        "each panel is of its own extent where axes mean nothing"
-    )
+    assert spots(str(charts[0][1])) == spots(str(charts[1][1])), "each panel is of its own extent where axes mean nothing"
     assert figures(study_table.table(scattered())) == charts
 
 

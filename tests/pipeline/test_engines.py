@@ -153,9 +153,7 @@ def test_a_killed_worker_is_replaced(project, tuned) -> None:
     hold = project.root.parent / "hold-evaluate"
     hold.touch()
     coordinator = start(project, "ray", "Tiny2026Linear-tuned")
-    stage = wait_for(
-        lambda: next((p for _, stage, p in processes(project) if stage == "evaluate"), None), "evaluate", 300
-    )
+    stage = wait_for(lambda: next((p for _, stage, p in processes(project) if stage == "evaluate"), None), "evaluate", 300)
     worker = next(parent for parent in psutil.Process(int(stage)).parents() if parent.name().startswith("ray::"))
     worker.send_signal(signal.SIGKILL)
     wait_for(lambda: begun(project).count(("tuned", "evaluate")) > 1, "another evaluate", 300)

@@ -95,9 +95,7 @@ def test_killed_runs_resume_to_the_same_bytes(with_data, with_weights, finished,
         time.sleep(0.02)
     assert again.returncode == 0
     assert most <= 1
-    if (
-        moment == "train" and victims != "dvc"
-    ):  # a stage that was left alive goes on by itself: nothing is to be resumed
+    if moment == "train" and victims != "dvc":  # a stage that was left alive goes on by itself: nothing is to be resumed
         assert "resuming after epoch" in (fresh.root / "said").read_text()
     fresh.remember(finished, ROW)
     fresh.rvb("repro", "--track", "tiny")

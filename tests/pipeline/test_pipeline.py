@@ -65,9 +65,7 @@ def test_changing_one_attack_runs_it_again_and_trains_nothing(built) -> None:
     output = built.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
     assert {stage.rpartition(":")[2] for stage in ran(output)} == {"inputs", "evaluate", "leaderboard"}
     kept = set(re.findall(r"Tiny2026Net-small: (\S+) is kept", output))
-    assert kept == {"attack-standard", "certify", "smooth", "attention"}, (
-        "the suite, and what reads it, alone run again"
-    )
+    assert kept == {"attack-standard", "certify", "smooth", "attention"}, "the suite, and what reads it, alone run again"
 
 
 def test_a_comment_runs_nothing_and_corruptions_touched_concern_no_row_without_them(built) -> None:

@@ -75,9 +75,7 @@ def test_a_rows_seeds_run_by_command_and_stand_on_the_board_without_training_the
     assert "rvb study Tiny2026Linear-small seeds --track tiny</code>" in page
 
 
-@pytest.mark.parametrize(
-    "study", ["Tiny2026Linear-grid", pytest.param("Tiny2026Linear-small-seeds", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("study", ["Tiny2026Linear-grid", pytest.param("Tiny2026Linear-small-seeds", marks=pytest.mark.long)])
 def test_the_inputs_of_a_networks_steps_are_what_they_really_import(project, study, monkeypatch) -> None:
     monkeypatch.chdir(project.root)
     inputs.write("tiny")

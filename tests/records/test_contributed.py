@@ -23,9 +23,7 @@ def row(**changes) -> Record:
     return record("A", 40, 30, certified=20).model_copy(update={"sha256": {"weights": WEIGHTS}, **changes})
 
 
-def broke(
-    *images: int, credit: str = "Jane Doe", lost=("Linf 0.15",), certified: float = 0, weights=WEIGHTS
-) -> Contribution:
+def broke(*images: int, credit: str = "Jane Doe", lost=("Linf 0.15",), certified: float = 0, weights=WEIGHTS) -> Contribution:
     common = {"threat": "Linf 0.15", "linf": 0.15, "l2": 0.4, "prediction": 3, "margin": -0.1}
     broken = [BrokenImage(image=image, lost=lost, certified=certified, **common) for image in images]
     return Contribution(credit=credit, sha256="b" * 64, weights=weights, images=broken)

@@ -13,15 +13,7 @@ from benchmark.records.accuracy import Proportion
 from benchmark.records.beside import AttentionResult, WithoutAttention
 from benchmark.records.per_image import contradictions
 from benchmark.records.record import Record
-from benchmark.records.regression import (
-    FALSE_ALARMS,
-    Built,
-    Line,
-    RowComparison,
-    compare_row,
-    compare_rows,
-    differences,
-)
+from benchmark.records.regression import FALSE_ALARMS, Built, Line, RowComparison, compare_row, compare_rows, differences
 
 HERE = {"processor": "Some Chip (family 1, model 2)", "blas": "MKL", "pyarrow": "26.0"}
 ELSEWHERE = HERE | {"processor": "Other Chip"}
@@ -156,11 +148,7 @@ def test_only_the_same_arithmetic_and_versions_owe_the_same_bytes(published, oth
 def test_code_pythons_patches_and_other_writers_of_evidence_are_no_failure() -> None:
     patterns = AttentionResult.model_construct(mean=WithoutAttention(clean=PUBLISHED.clean, changed=0))
     for other, pyarrow, notes in (
-        (
-            with_digests(PUBLISHED, **{"code train": "c2", "code x": "c3"}),
-            "26.0",
-            ("was built by other code: train, x",),
-        ),
+        (with_digests(PUBLISHED, **{"code train": "c2", "code x": "c3"}), "26.0", ("was built by other code: train, x",)),
         (with_digests(changed("environment", "python", to="3.11.2"), evidence="e2"), "27.0", ()),
         (with_digests(changed("environment", "robust-vit-bench", to="9.0"), evidence="e2"), "27.0", ()),
         (with_digests(PUBLISHED.model_copy(update={"attention": patterns}), evidence="e2"), "26.0", ()),

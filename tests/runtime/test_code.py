@@ -76,16 +76,7 @@ def test_a_comment_or_a_docstring_changes_no_digest_and_every_edit_of_code_does(
     for old, new in (("+ 1", "+ 1.0"), ("+ 1", "- 1"), ("f(x)", "f(x, y=0)"), ("import math", "import cmath as math")):
         assert digest(PLAIN.replace(old, new)) != first
     assert digest(PLAIN.replace('"""Says."""', '"""Says."""\n    "not a docstring"')) != first
-    calls = [
-        "f(1, (2, 3))",
-        "f(1, 2, 3)",
-        "f([1, 2], [])",
-        "f([1], [2])",
-        "f('1', 2)",
-        "f(1, '2')",
-        "g(f, 1)",
-        "f(g, 1)",
-    ]
+    calls = ["f(1, (2, 3))", "f(1, 2, 3)", "f([1, 2], [])", "f([1], [2])", "f('1', 2)", "f(1, '2')", "g(f, 1)", "f(g, 1)"]
     assert len({digest(f"{call}\n") for call in calls}) == 8
 
 
@@ -108,9 +99,7 @@ def parse(tmp_path, monkeypatch):
     forget()
 
 
-def test_a_file_is_parsed_once_for_all_processes_and_an_edit_that_keeps_size_and_time_is_seen(
-    parse, monkeypatch
-) -> None:
+def test_a_file_is_parsed_once_for_all_processes_and_an_edit_that_keeps_size_and_time_is_seen(parse, monkeypatch) -> None:
     path, parsed = Path("method.py"), []
     whole = code._parse
     monkeypatch.setattr(code, "_parse", lambda *given: parsed.append(given[0]) or whole(*given))

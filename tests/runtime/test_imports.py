@@ -77,9 +77,7 @@ LOOKING = (
         # arithmetic is fixed before numpy is imported, where another program starts the process too, as Ray does
         ("import benchmark.commands.main, benchmark.protocol\n", {"torch", "numpy"}, {}),
         # a row, and its two stages
-        pytest.param(
-            LOOKING, {"torch", "dvc"}, {"Havens2024LoFAST-text": 3, "Wong2020Fast-linf": 1}, marks=pytest.mark.slow
-        ),
+        pytest.param(LOOKING, {"torch", "dvc"}, {"Havens2024LoFAST-text": 3, "Wong2020Fast-linf": 1}, marks=pytest.mark.slow),
     ],
 )
 def test_what_is_slow_is_not_imported_before_it_is_needed(code, absent, shown) -> None:

@@ -11,11 +11,7 @@ from benchmark.runtime import torch_setup
 
 @pytest.mark.parametrize(
     ("most", "calls"),
-    [
-        (2**30, [(-3, 2**30), (-1, 2**30)]),
-        (2**25, [(-3, 2**30), (-3, 2**25), (-1, 2**30)]),
-        (0, [(-3, 2**30), (-3, 2**25)]),
-    ],
+    [(2**30, [(-3, 2**30), (-1, 2**30)]), (2**25, [(-3, 2**30), (-3, 2**25), (-1, 2**30)]), (0, [(-3, 2**30), (-3, 2**25)])],
 )
 def test_memory_is_kept_as_far_as_the_c_library_lets_it(most, calls, monkeypatch) -> None:
     """The second threshold alone switches off the first one's own growth, and a pass is slower than by default."""

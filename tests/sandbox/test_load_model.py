@@ -44,9 +44,7 @@ def test_published_weights_are_loaded_where_nothing_is_built_and_must_be_the_rec
     for name, refusal in ((NAME, re.escape(words)), ("Tiny2026Linear-smal", "did you mean 'small'")):
         with pytest.raises(BenchmarkError, match=refusal):  # there is no Record of the weights
             benchmark.load_model(name, track=TRACK)
-    record = tiny_record.record("Tiny2026Linear", 0, 0).model_copy(
-        update={"sha256": {"weights": files.sha256_file(path)}}
-    )
+    record = tiny_record.record("Tiny2026Linear", 0, 0).model_copy(update={"sha256": {"weights": files.sha256_file(path)}})
     files.write(folder / f"{NAME}.json", to_json(record))
     assert torch.equal(benchmark.load_model(NAME, track=TRACK)(images), built(images))
     path.write_bytes(path.read_bytes() + b" ")

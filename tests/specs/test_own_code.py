@@ -74,9 +74,7 @@ def test_however_it_is_imported_it_is_followed(helped) -> None:
 
 def test_another_submission_is_refused_in_one_line(helped) -> None:
     write("method.py", METHOD, "Other")
-    words = (
-        r"layers\.py, line 8: imports Other, which is another submission; import benchmark and files of its own folder"
-    )
+    words = r"layers\.py, line 8: imports Other, which is another submission; import benchmark and files of its own folder"
     full = "from submissions.Other.method import build"
     for statement in (full, "from ..Other import method", "import submissions.Other.method"):
         write("layers.py", f"{LAYERS}\n\n{statement}\n")

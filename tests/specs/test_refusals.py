@@ -23,9 +23,7 @@ from benchmark.specs.training import Augmentation, TrainingSpec, WeightsSpec, re
 
 NAME = "Wong2020Fast"
 RECIPE = {"objective": "standard", "epochs": 6, "batch_size": 16, "learning_rate": 0.02}
-FGSM, PGD = (
-    {"attack": name, "norm": norm, "eps": eps} for name, norm, eps in (("fgsm", "Linf", 0.15), ("pgd", "L2", 1.0))
-)
+FGSM, PGD = ({"attack": name, "norm": norm, "eps": eps} for name, norm, eps in (("fgsm", "Linf", 0.15), ("pgd", "L2", 1.0)))
 ODD = (
     "from torch import nn\nclass M(nn.Sequential):\n def __init__(self): super().__init__(nn.Flatten(), nn.Linear(64, 10))\n"
     " def forward(self, x): {}\ndef build(data, **o): return M()"
@@ -135,10 +133,7 @@ METHODS = [
     ("x = 1", "must define build"),
     ("def build(data): pass", "build failed"),
     ("def build(data, **o):\n raise RuntimeError('boom')", "method.py, line 2: build failed: RuntimeError: boom"),
-    (
-        "from torch import nn\ndef build(data, **o): return nn.Linear(3, 10)",
-        "the model fails on two images: RuntimeError",
-    ),
+    ("from torch import nn\ndef build(data, **o): return nn.Linear(3, 10)", "the model fails on two images: RuntimeError"),
     ("def build(data, **o): return 3", "returned int, not a torch module"),
     ("from torch import nn\ndef build(data, **o): return nn.Flatten()", "give (2, 64); logits of shape (2, 10)"),
     (ODD.format("return super().forward(x) / 0"), "not finite"),

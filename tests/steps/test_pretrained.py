@@ -91,11 +91,7 @@ def test_a_missing_or_exchanged_file_and_a_method_that_cannot_load(linear_row, c
     torch.save({"1.weight": torch.full((10, 64), torch.nan), "1.bias": torch.zeros(10)}, "weights/nan.pt")
     for weights, loads, words in (
         ("{path: weights/nowhere.pt}", LOADS, r"its weights weights/nowhere\.pt are missing"),
-        (
-            f"{{path: weights/given.pt, sha256: {'a' * 64}}}",
-            LOADS,
-            f"have sha256 {checkpoint}, submission.yaml pins aaaa",
-        ),
+        (f"{{path: weights/given.pt, sha256: {'a' * 64}}}", LOADS, f"have sha256 {checkpoint}, submission.yaml pins aaaa"),
         ("{path: weights/given.pt}", "", "must define pretrained"),
         ("{path: weights/junk.pt}", LOADS, r"method\.py, line \d+: pretrained failed: .*: it is no file of model.*\)$"),
         ("{path: weights/nan.pt}", LOADS, "logits are not finite"),

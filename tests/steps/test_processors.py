@@ -45,9 +45,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Project:
     ("processor", "stages"),
     [("Haswell", ("train", "attack-standard", "certify")), ("EPYC-Rome", ("train", "attack-standard"))],
 )
-def test_an_emulated_processor_trains_attacks_and_certifies_to_the_same_bytes(
-    processor, stages, native, tmp_path
-) -> None:
+def test_an_emulated_processor_trains_attacks_and_certifies_to_the_same_bytes(processor, stages, native, tmp_path) -> None:
     project = native.copy(tmp_path / "project")
     for stage in stages:
         shutil.rmtree(project.root / "work" / "tiny" / ROW / stage)

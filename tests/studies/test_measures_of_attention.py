@@ -101,12 +101,7 @@ def test_what_does_not_fit_stops_before_anything_is_trained(project, capfd) -> N
     run_stage("data", "tiny")
     for file, old, new, message in (
         ("studies/grid.yaml", "images: 4", "parameters: {attention: 1}", "unknown parameter 'attention'"),
-        (
-            "method.py",
-            "SelfAttention(16, 2)",
-            "nn.Linear(16, 16)",
-            "cell 'depth 1': .*: Sequential has no attention layer",
-        ),
+        ("method.py", "SelfAttention(16, 2)", "nn.Linear(16, 16)", "cell 'depth 1': .*: Sequential has no attention layer"),
     ):
         edit(project.root / "submissions/Tiny2026Linear" / file, old, new)
         assert re.search(message, failed_study(capfd, *tiny_study.NAMES))

@@ -155,9 +155,7 @@ OPTIONAL = "  - {measure: confidence, name: dear, images: 3, needs: PACKAGE, par
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(
-    ("package", "version"), [("no_such_package", None), ("loud", "unknown"), ("yaml", yaml.__version__)]
-)
+@pytest.mark.parametrize(("package", "version"), [("no_such_package", None), ("loud", "unknown"), ("yaml", yaml.__version__)])
 def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_not(
     studied, capfd, monkeypatch, package, version
 ) -> None:

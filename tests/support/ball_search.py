@@ -9,9 +9,7 @@ SHARES = (1.0, 0.7, 0.4, 0.2, 0.1, 0.03, 1e-2, 1e-3)
 
 
 @torch.no_grad()
-def breaks(
-    model: nn.Module, gradients: nn.Module, image: torch.Tensor, label: int, radius: float, steps: int = 6
-) -> bool:
+def breaks(model: nn.Module, gradients: nn.Module, image: torch.Tensor, label: int, radius: float, steps: int = 6) -> bool:
     """Whether an image within `radius` of `image` (c, h, w) is not given `label`, a NaN or a tie included.
 
     Args:

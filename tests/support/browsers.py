@@ -59,9 +59,7 @@ def wider_than(driver, pixels: int) -> int:
 
 def scheme(driver, name: str) -> None:
     """`light` or `dark`, as the reader's system asks for."""
-    driver.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": name}]}
-    )
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": name}]})
 
 
 def complaints(driver) -> list[str]:

@@ -63,9 +63,7 @@ def assert_out_of_range(function: Callable, **parameters: object) -> None:
         typed_parameters(function, parameters, "the recipe")
 
 
-def parameters(
-    function: Callable, given: Mapping[str, Any], from_the_harness: Collection[str], table: str
-) -> dict[str, Any]:
+def parameters(function: Callable, given: Mapping[str, Any], from_the_harness: Collection[str], table: str) -> dict[str, Any]:
     """`given`, when every other parameter of `function` has a default or is `from_the_harness`.
 
     Raises:

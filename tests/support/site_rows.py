@@ -25,9 +25,7 @@ from leaderboard.rank import Row, rank
 def write(row: Record, work: Path, images: int = 1, **columns: float) -> Path:
     """The row with evidence on one image or more, all alike, rightly classified, and these columns; its folder."""
     seen = {"label": 3, "clean_prediction": 3, "clean_margin": 0.5, **columns}
-    return put(
-        row, work, pa.table({"image": [*range(images)], **{name: [value] * images for name, value in seen.items()}})
-    )
+    return put(row, work, pa.table({"image": [*range(images)], **{name: [value] * images for name, value in seen.items()}}))
 
 
 def put(row: Record, work: Path, evidence: pa.Table) -> Path:

@@ -51,9 +51,7 @@ def failed_study(capfd, track: str, study: str) -> str:
     return printed.err
 
 
-def resumable(
-    function: Callable, kind: str, images: torch.Tensor, labels: torch.Tensor, rules, folder: Path
-) -> Callable:
+def resumable(function: Callable, kind: str, images: torch.Tensor, labels: torch.Tensor, rules, folder: Path) -> Callable:
     """Return what computes a row's columns of evidence with a model, in a folder of this name, as its stage does."""
     row = load_row("digits", "Wong2020Fast-linf")
 

@@ -58,8 +58,7 @@ def assert_slots_and_company_change_no_bit(model: nn.Module, images: torch.Tenso
     labels = model(images).argmax(1)
     for component in autoattack.components[:3]:
         ways = [
-            autoattack.attack(model, images, labels, threat, seed=0, component=component, slots=slots)
-            for slots in (128, 16)
+            autoattack.attack(model, images, labels, threat, seed=0, component=component, slots=slots) for slots in (128, 16)
         ]
         alone = autoattack.attack(model, images[3:4], labels[3:4], threat, seed=0, component=component, indices=[3])
         assert torch.equal(*ways), component

@@ -49,9 +49,7 @@ def affine(*blocks: nn.Module) -> nn.Sequential:
     return nn.Sequential(*layers).eval().requires_grad_(False)
 
 
-def random_perturbations(
-    x: torch.Tensor, radius: float, rest: float, seed: int
-) -> tuple[PerturbationSet, torch.Tensor]:
+def random_perturbations(x: torch.Tensor, radius: float, rest: float, seed: int) -> tuple[PerturbationSet, torch.Tensor]:
     """A reach around x (n, *shape) with 6 random directions, and 200 input changes inside it: (200, n, *shape)."""
     generator = torch.Generator().manual_seed(seed)
 

@@ -85,9 +85,7 @@ def _block(draw: Draw, width: int, heads: int, tokens: int, extreme: str) -> lis
 
 def _feed_forward(width: int, hidden: int) -> SLLBlock:
     """A third of them smooth, by their size, so that other draws stay as they are."""
-    return (
-        SLLBlock(width, hidden) if hidden % 3 else SmoothSLLBlock(width, hidden, bend=(0.03, 0.3, 3.0)[hidden // 3 % 3])
-    )
+    return SLLBlock(width, hidden) if hidden % 3 else SmoothSLLBlock(width, hidden, bend=(0.03, 0.3, 3.0)[hidden // 3 % 3])
 
 
 def _go_to_extreme(model: nn.Sequential, extreme: str) -> None:

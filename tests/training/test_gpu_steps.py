@@ -182,7 +182,9 @@ def test_steps_without_the_attack_are_not_taken_for_steps_with_it(tmp_path, caps
 
 @pytest.mark.usefixtures("_uncompiled")
 def test_a_capture_that_fails_unforeseen_ends_the_training_in_one_line(tmp_path) -> None:
-    words = r"^params\.yaml, train: the step cannot be captured \(CUDA error: operation not permitted .*\); set `compile: false`"
+    words = (
+        r"^params\.yaml, train: the step cannot be captured \(CUDA error: operation not permitted .*\); set `compile: false`"
+    )
     with pytest.raises(BenchmarkError, match=words):
         trained(tmp_path, "captured", Refuses())
 
@@ -195,9 +197,7 @@ def test_a_capture_that_fails_unforeseen_ends_the_training_in_one_line(tmp_path)
         (Repeats(), {"sam": 0.05}, "sam repeats a step's random numbers"),
     ],
 )
-def test_a_step_that_cannot_be_captured_is_reported_once_and_runs_as_it_is(
-    tmp_path, capsys, recorder, changes, why
-) -> None:
+def test_a_step_that_cannot_be_captured_is_reported_once_and_runs_as_it_is(tmp_path, capsys, recorder, changes, why) -> None:
     plain = trained(tmp_path, "plain", **changes)
     same = trained(tmp_path, "captured", recorder, **changes)
     assert all(torch.equal(plain[name], same[name]) for name in plain)

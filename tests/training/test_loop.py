@@ -166,9 +166,7 @@ def test_what_is_not_finite_stops_before_the_checkpoint(tmp_path, step, gradient
 
 
 @pytest.mark.parametrize("selected_by", ["", "validation accuracy under pgd-Linf-0.1"])
-def test_a_score_that_is_not_finite_stops_before_the_checkpoint_and_is_named(
-    tmp_path, monkeypatch, selected_by
-) -> None:
+def test_a_score_that_is_not_finite_stops_before_the_checkpoint_and_is_named(tmp_path, monkeypatch, selected_by) -> None:
     scores = iter((0.5, float("nan")))
     monkeypatch.setattr(standard.Standard, "score", lambda *_: next(scores))
     words = rf", {selected_by or 'validation accuracy'}, is nan in epoch 2\. [^\n]+ after epoch 1, is kept in .*/c$"

@@ -62,9 +62,7 @@ def test_trades_attack_climbs_the_divergence_and_not_the_cross_entropy() -> None
     network, images = Linear().eval(), grey_images()
     clean = network(images).detach()
     labels = clean.argmin(1)  # wrong labels, which the inner problem must not look at
-    attack = training_attack(
-        AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 20, "step_size": 0.02})
-    )
+    attack = training_attack(AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 20, "step_size": 0.02}))
     torch.manual_seed(0)
     moved = trades.objective(attack, beta=1)._moved(network, images, labels, 1.0)
     torch.manual_seed(0)
@@ -114,9 +112,7 @@ def test_two_step_fgsm_and_the_ramp_scale_the_step_with_the_radius() -> None:
         a = training_attack(two)(network, images, labels, eps_factor)
         torch.manual_seed(0)
         assert torch.equal(a, training_attack(long)(network, images, labels, eps_factor))
-    short = AttackSpec(
-        attack="pgd", norm="Linf", eps=0.2, parameters={"steps": 1, "step_size": 0.1, "random_start": False}
-    )
+    short = AttackSpec(attack="pgd", norm="Linf", eps=0.2, parameters={"steps": 1, "step_size": 0.1, "random_start": False})
     moved = (training_attack(short)(network, images, labels, 0.5) - images).abs()
     assert moved.amax().item() == pytest.approx(0.05, abs=1e-6)
 
@@ -140,8 +136,6 @@ def test_drop_path_is_active_in_the_step_and_off_in_the_attack() -> None:
 def test_parameters_of_a_training_attack_are_checked() -> None:
     with pytest.raises(BenchmarkError, match="step_size"):
         training_attack(AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 2, "stepsize": 0.1}))
-    own = training_attack(
-        AttackSpec(attack="cw", norm="L2", eps=0.1, parameters={"steps": 1, "step_size": 0.1, "c": 1})
-    )
+    own = training_attack(AttackSpec(attack="cw", norm="L2", eps=0.1, parameters={"steps": 1, "step_size": 0.1, "c": 1}))
     with pytest.raises(BenchmarkError, match="need fgsm or pgd"):
         own(Linear(), grey_images(), torch.zeros(16, dtype=torch.int64), 1.0, lambda logits: logits.sum())

@@ -95,9 +95,7 @@ def test_no_point_of_the_ball_is_outside_the_region(norms, network, seed, radius
 def test_local_bounds_are_within_box_constrained_ones_and_those_within_the_global_one(network) -> None:
     model, images, radius = NETWORKS[network](3).requires_grad_(False), grey_images(), 0.3
     layers, head = sequence(model, "own")
-    regions = (
-        propagate(layers, ball(images, radius), norms(layers, images[:1])) for norms in (exact_norms, global_norms)
-    )
+    regions = (propagate(layers, ball(images, radius), norms(layers, images[:1])) for norms in (exact_norms, global_norms))
     local, boxed = (worst_logits(head, region, LABELS) for region in regions)
     constant = torch.stack(LayerNorms(layers, images[:1], 1).upper()).prod()
     logits, rows = model(images), head.weight[None] - head.weight[LABELS][:, None]

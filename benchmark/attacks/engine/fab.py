@@ -56,9 +56,7 @@ def _record(search: Search, state: State, logits: torch.Tensor) -> torch.Tensor:
     return search.record(state, (margins(logits, state["label"]) <= 0) & near)
 
 
-def _step(
-    point: torch.Tensor, clean: torch.Tensor, difference: torch.Tensor, slope: torch.Tensor, norm: str
-) -> torch.Tensor:
+def _step(point: torch.Tensor, clean: torch.Tensor, difference: torch.Tensor, slope: torch.Tensor, norm: str) -> torch.Tensor:
     """Return a point between the projections of point and clean image onto the linearised boundary, overshot by ETA."""
     rows, w = len(point), slope.flatten(1)
     offset = -difference + (w * point.flatten(1)).sum(1)

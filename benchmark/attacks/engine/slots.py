@@ -109,9 +109,7 @@ class Search:
         if slope is None:
             raise BenchmarkError(f"{NO_GRADIENT}: they do not depend on it")
         if not torch.isfinite(slope).all():
-            raise BenchmarkError(
-                "the model's input gradient is not finite (NaN or infinity); AutoAttack cannot evaluate it"
-            )
+            raise BenchmarkError("the model's input gradient is not finite (NaN or infinity); AutoAttack cannot evaluate it")
         return logits.detach(), value.detach(), slope[:rows]
 
     def record(self, state: State, wrong: torch.Tensor) -> torch.Tensor:

@@ -39,9 +39,7 @@ class Rule:
 
     def __init__(self, search: Search) -> None:
         self.search, device = search, search.images.device
-        self.authors = SquareAttack(
-            None, norm=search.norm, eps=search.eps, p_init=P_INIT, n_queries=QUERIES, device="cpu"
-        )
+        self.authors = SquareAttack(None, norm=search.norm, eps=search.eps, p_init=P_INIT, n_queries=QUERIES, device="cpu")
         self.authors.rescale_schedule = False
         self.channels, self.height, self.width = search.images.shape[1:]
         self.sides = torch.tensor([self._side(self.authors.p_selection(query)) for query in range(QUERIES)])

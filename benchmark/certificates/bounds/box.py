@@ -182,9 +182,7 @@ class Stage:
         return Region(torch.minimum((norm * region.rho + t) * UP, longest), low, high)
 
 
-def _clip(
-    y: torch.Tensor, low: torch.Tensor, high: torch.Tensor, theta: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _clip(y: torch.Tensor, low: torch.Tensor, high: torch.Tensor, theta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the intervals of f(y + D) - f(y), their ends widened first so that no rounding makes a unit dead."""
 
     def f(z: torch.Tensor) -> torch.Tensor:

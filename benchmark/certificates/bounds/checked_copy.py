@@ -34,9 +34,7 @@ def full_precision(network: nn.Module) -> None:
     if any(t.dtype != torch.float32 for t in tensors) or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise BenchmarkError("the certificate speaks of float32 networks; give a float32 model, outside autocast")
     if not all(float(t.detach().abs().max()) <= LARGEST for t in tensors if t.numel()):  # a NaN too
-        raise BenchmarkError(
-            f"a parameter is NaN or above {LARGEST:g}: float32 could overflow; the certificate is refused"
-        )
+        raise BenchmarkError(f"a parameter is NaN or above {LARGEST:g}: float32 could overflow; the certificate is refused")
     if _reduced(any(t.is_cuda for t in tensors), any(isinstance(m, nn.Conv2d) for m in network.modules())):
         raise BenchmarkError(
             "float32 products may run in TF32 or bfloat16 here; set torch.set_float32_matmul_precision('highest') and "
@@ -89,9 +87,7 @@ def rebuilt(model: nn.Module) -> nn.Module:
             that torch runs on every module, or a network that would not run in plain float32.
     """
     if hooks := [name for name, value in vars(nn.modules.module).items() if name.endswith("_hooks") and len(value)]:
-        raise BenchmarkError(
-            f"torch has {hooks[0].strip('_')} that would run in the evaluator's network too; remove them"
-        )
+        raise BenchmarkError(f"torch has {hooks[0].strip('_')} that would run in the evaluator's network too; remove them")
     if being_watched():
         raise BenchmarkError("patterns of attention are being replaced (`watching`): leave that block, then certify")
     if any(isinstance(layer, OrthogonalLinear) and layer.training for layer in model.modules()):

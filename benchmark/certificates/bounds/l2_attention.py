@@ -165,12 +165,7 @@ class L2AttentionBound(LayerBound):
     """
 
     def __init__(
-        self,
-        layer: L2Attention,
-        x: torch.Tensor,
-        *,
-        offsets: torch.Tensor | None = None,
-        everywhere: float | None = None,
+        self, layer: L2Attention, x: torch.Tensor, *, offsets: torch.Tensor | None = None, everywhere: float | None = None
     ) -> None:
         needs_axes(layer, x, 3)
         unbiased(layer, layer.query, layer.value, layer.output)
@@ -243,9 +238,7 @@ class L2AttentionBound(LayerBound):
         return torch.minimum(moved, self._bend(perturbation.delta)) * UP
 
 
-def l2_rounding(
-    layer: L2Attention, x: torch.Tensor, tokens: int, mixing: float | torch.Tensor, offset: float
-) -> Rounding:
+def l2_rounding(layer: L2Attention, x: torch.Tensor, tokens: int, mixing: float | torch.Tensor, offset: float) -> Rounding:
     """Return the rounding of L2 attention. Per head, Y = x W_Q, I = W_Q^T W_V / s, scores
     (2 Y Y^T - squares) / s, values Y I, norms over all tokens.
 
@@ -351,9 +344,7 @@ def _check_window(layer: L2WindowAttention, x: torch.Tensor) -> None:
     if not bool((layer.bias_table.abs() <= LARGEST_BIAS).all()):
         raise BenchmarkError(f"L2WindowAttention has a position bias that is not finite or above {LARGEST_BIAS:g}")
     if bool((layer.mask > 0).any() or layer.mask.diagonal(dim1=1, dim2=2).any()):
-        raise BenchmarkError(
-            "L2WindowAttention's mask raises scores, or hides tokens from themselves; use one that lowers"
-        )
+        raise BenchmarkError("L2WindowAttention's mask raises scores, or hides tokens from themselves; use one that lowers")
 
 
 REFUSED[ReleasedL2Attention] = "L2 attention without A_h (CertViT's released code) is not Lipschitz; use L2Attention"

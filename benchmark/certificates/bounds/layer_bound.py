@@ -49,9 +49,7 @@ def per_image(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return numbers.reshape(-1, *[1] * (like.ndim - 1))
 
 
-def jacobian_norms(
-    derivative: Callable[[torch.Tensor, slice], torch.Tensor], x: torch.Tensor, most: float
-) -> torch.Tensor:
+def jacobian_norms(derivative: Callable[[torch.Tensor, slice], torch.Tensor], x: torch.Tensor, most: float) -> torch.Tensor:
     """Return the norms (n,) of Jacobians formed one at a time, at most `most`.
 
     Args:
@@ -157,9 +155,7 @@ class LayerBound:
         out, over any set of perturbations.
         """
 
-    def relax_for_rival(
-        self, a: torch.Tensor, perturbation: PerturbationSet
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def relax_for_rival(self, a: torch.Tensor, perturbation: PerturbationSet) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return the linear relaxation that suits a margin with gradient a (n, rivals, *output) best.
 
         Returns:
@@ -270,6 +266,4 @@ def whole(layer: nn.Module, least: int, most: int, **arguments: object) -> None:
     within(layer, least, most, **arguments)
     for name, value in arguments.items():
         if type(value) is not int:
-            raise BenchmarkError(
-                f"{type(layer).__name__} with {name} {shown(value)} has no bound here; it should be whole"
-            )
+            raise BenchmarkError(f"{type(layer).__name__} with {name} {shown(value)} has no bound here; it should be whole")

@@ -123,9 +123,7 @@ class NetworkBound:
             delta = (part.quick_bound(delta) if quick else part.bound(delta)) + part.rounding_in_range(delta)
         return or_infinite(self._at_the_head(delta))
 
-    def margin_drop(
-        self, radius: torch.Tensor, rivals: torch.Tensor | None = None, *, effort: str = "all"
-    ) -> torch.Tensor:
+    def margin_drop(self, radius: torch.Tensor, rivals: torch.Tensor | None = None, *, effort: str = "all") -> torch.Tensor:
         """Return upper bounds of how far each margin can fall: the smaller of composing and the margin gradient.
 
         Args:

@@ -177,9 +177,7 @@ def _(layer: ScaledCosineAttention) -> nn.Module:
 @plain.register
 def _(layer: TokenConvolution | BoundedTokenConvolution) -> nn.Module:
     """Zeros before and after the tokens, and one matrix for all shifts of a slice."""
-    kernels = [
-        (part.weight.shape[2], _linear(part.weight.permute(0, 2, 1).flatten(1), part.bias)) for part in layer.slices
-    ]
+    kernels = [(part.weight.shape[2], _linear(part.weight.permute(0, 2, 1).flatten(1), part.bias)) for part in layer.slices]
 
     def convolution(x: torch.Tensor) -> torch.Tensor:
         outputs, tokens, share = [], x.shape[1], x.shape[2] // len(kernels)

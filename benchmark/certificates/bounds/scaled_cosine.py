@@ -137,8 +137,7 @@ class Ball:
     def __init__(self, at: ScaledCosineBound, e: list[torch.Tensor]) -> None:
         self.tau = abs(at.tau)
         self.q, self.k, self.v = (
-            rows_over_ball(lengths, at.layer.eps, whole[..., None])
-            for lengths, whole in zip(at.lengths, e, strict=True)
+            rows_over_ball(lengths, at.layer.eps, whole[..., None]) for lengths, whole in zip(at.lengths, e, strict=True)
         )
         (key_apart, key_covariance), (value_apart, value_covariance) = at.spreads
         self.p, ratio = self._weights(at.p)

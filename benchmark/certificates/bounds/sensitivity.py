@@ -283,9 +283,7 @@ def attention_sensitivity(
     c = torch.zeros_like(w_q[..., 0]) if query_bias is None else (w_k @ query_bias.detach().double()[..., None])[..., 0]
     right = torch.einsum("hkd,bjd->bhjk", B, x)  # r_j = B x_j
     left = torch.einsum("hkd,bik->bhid", B, x) + c[:, None]  # l_i = B^T x_i + c; T_ij = <G, e_i r_j^T + e_j l_i^T>
-    P = torch.softmax(
-        (torch.einsum("bic,bhjc->bhij", x, right) + torch.einsum("bjc,hc->bhj", x, c)[:, :, None]) / scale, -1
-    )
+    P = torch.softmax((torch.einsum("bic,bhjc->bhij", x, right) + torch.einsum("bjc,hc->bhj", x, c)[:, :, None]) / scale, -1)
     q = P.sqrt()
     K = torch.diag_embed(q) - q[..., None] * P[..., None, :]  # (I - q q^T) diag(q), row i's in [..., i, :, :]
     floor = 1e-15 * n  # what rounding may have lost of J = K^T K

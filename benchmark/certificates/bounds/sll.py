@@ -167,9 +167,7 @@ class SLLBound(LayerBound):
             form = root[..., None] * (rows @ rows.mT)[:, None] * root[..., None, :]
         return (perturbation.radius[:, None] * psd_norm_upper(form).sqrt() + perturbation.rho[:, None] * rest) ** 2
 
-    def relax_for_rival(
-        self, a: torch.Tensor, perturbation: PerturbationSet
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def relax_for_rival(self, a: torch.Tensor, perturbation: PerturbationSet) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Choose slopes for each rival. Where alpha > 0, |y| <= y^2 / (2 t) + t / 2 at y = z + D gives, for every t > 0,
         relu(z + D) = (y + |y|) / 2 <= relu(z) + s D + D^2 / (4 t) + o, s = 1/2 + z / (2 t), o = (t - |z|)^2 / (4 t): a fourth
         of `_parabola`'s offset or less at the same square, t = max(|z|, RIVAL_FRACTION m). Where m < 2 |z| the nominal

@@ -50,9 +50,7 @@ def evaluator_of(record: Record, row: Row, device: torch.device) -> Iterator[Eva
         yield evaluator
 
 
-def evaluate_file(
-    path: Path, evaluator: Evaluator, record: Record, images: PerImage
-) -> tuple[dict[str, int], Contribution]:
+def evaluate_file(path: Path, evaluator: Evaluator, record: Record, images: PerImage) -> tuple[dict[str, int], Contribution]:
     """Evaluate the images of a file with the float32 model, after they are put into ball and box.
 
     Returns:
@@ -95,15 +93,10 @@ def evaluate_file(
                     )  # fmt: skip
     try:
         contribution = Contribution(
-            credit=credit or UNNAMED,
-            sha256=files.sha256_file(path),
-            weights=record.sha256["weights"],
-            images=tuple(new),
+            credit=credit or UNNAMED, sha256=files.sha256_file(path), weights=record.sha256["weights"], images=tuple(new)
         )
     except ValidationError:
-        raise BenchmarkError(
-            f"{path}: `credit` in its metadata has to be one line of at most {LONGEST} characters"
-        ) from None
+        raise BenchmarkError(f"{path}: `credit` in its metadata has to be one line of at most {LONGEST} characters") from None
     return broken, contribution
 
 

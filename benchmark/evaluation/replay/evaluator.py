@@ -192,9 +192,7 @@ class Evaluator:
             if not margin > 0:
                 words = f"broken there by pgd (margin {margin:.6g})"
                 self.findings.contradict("certified l2 radius", f"{threat.eps:.9g}", words, image)
-        self.findings.check(
-            f"of {len(certified)} certified radii made again (at least, to {SHORT:g}) and attacked", count
-        )
+        self.findings.check(f"of {len(certified)} certified radii made again (at least, to {SHORT:g}) and attacked", count)
         return True
 
     def breaks(self, spec: AttackSpec, image: int) -> bool:

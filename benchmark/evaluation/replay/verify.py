@@ -34,9 +34,7 @@ BROKEN, STANDING = 2, 2  # images of an attack that are attacked again
 UNSTEADY = (RANDOM, "the model changes its own")  # reasons of the open division: another pass may answer otherwise
 
 
-def verify(
-    built: Built, of: Source, row: Row | BenchmarkError, device: torch.device, sample: int, seed: int
-) -> Verification:
+def verify(built: Built, of: Source, row: Row | BenchmarkError, device: torch.device, sample: int, seed: int) -> Verification:
     """Make all checks of one Record; `of` says where it is kept.
 
     Args:
@@ -53,9 +51,7 @@ def verify(
             replayed = _by_bytes(built, row, device, sample, seed, findings)
         except BenchmarkError as error:
             findings.contradict(str(error))
-    findings.unchecked.append(
-        "training, parameters, FLOPs, digests of code, claims: `rvb repro` and `rvb regress` do that"
-    )
+    findings.unchecked.append("training, parameters, FLOPs, digests of code, claims: `rvb repro` and `rvb regress` do that")
     if replayed and findings.holds:
         findings.tier = "replayed"
     return findings
@@ -197,8 +193,6 @@ def _note_never_stored(row: Row, record: Record, evidence: pa.Table, findings: V
             f"images of the probes (reliability, pictures), which are not stored; images that only they broke: {words}"
         )
     if record.smoothed:
-        findings.unchecked.append(
-            "samples of the smoothed version, not stored: its radii were compared with its counts"
-        )
+        findings.unchecked.append("samples of the smoothed version, not stored: its radii were compared with its counts")
     if record.corrupted:
         findings.unchecked.append("corrupted copies, not stored: their verdicts count as recorded")

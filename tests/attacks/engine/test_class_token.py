@@ -149,9 +149,7 @@ def test_where_timms_attention_is_patched_the_model_is_left_as_it_is(monkeypatch
     assert_same_function(model)
 
 
-@pytest.mark.skipif(
-    arithmetic.in_force() == "portable", reason="portable products round by place: test_native.py runs it"
-)
+@pytest.mark.skipif(arithmetic.in_force() == "portable", reason="portable products round by place: test_native.py runs it")
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.1), ("L2", 0.5)])
 def test_slots_and_company_change_no_bit(norm, eps) -> None:
     assert_slots_and_company_change_no_bit(transformer(), images(), ThreatModel(norm=norm, eps=eps))

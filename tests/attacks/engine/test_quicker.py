@@ -157,9 +157,7 @@ def test_what_only_rounding_breaks_is_not_recorded(monkeypatch) -> None:
     monkeypatch.setattr(square, "QUERIES", 300)
     model, images = one_block(), grey_images(8)
     labels = model(images).argmax(1)
-    monkeypatch.setattr(
-        "benchmark.attacks.engine.fused_ops.attention", lambda q, k, v: 100 * torch.sin(50 * (q + k + v))
-    )
+    monkeypatch.setattr("benchmark.attacks.engine.fused_ops.attention", lambda q, k, v: 100 * torch.sin(50 * (q + k + v)))
     threat = ThreatModel(norm="Linf", eps=1e-4)  # too small for any image
     for component in ("apgd-ce", "square"):
         result = autoattack.attack(model, images, labels, threat, seed=0, component=component)

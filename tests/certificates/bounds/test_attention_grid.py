@@ -34,10 +34,7 @@ def ascent(layer: GridAttention, x: torch.Tensor, radius: float) -> torch.Tensor
 
 
 EXTREMES = [(1, 1.0, 1.0, 1.0, 0.1), (2, 30.0, 0.0, 5.0, 3.0), (3, 1e-3, 20.0, 0.1, 1e-4)]
-MANY = [
-    (seed, 10 ** (seed % 5 - 3), seed % 3 * 10, (0.1, 1.0, 5.0)[seed % 3], 10 ** (seed % 4 - 3))
-    for seed in range(4, 64)
-]
+MANY = [(seed, 10 ** (seed % 5 - 3), seed % 3 * 10, (0.1, 1.0, 5.0)[seed % 3], 10 ** (seed % 4 - 3)) for seed in range(4, 64)]
 
 
 @pytest.mark.parametrize(("seed", "content", "offsets", "size", "radius"), few(EXTREMES, MANY))
@@ -63,11 +60,7 @@ def test_each_step_of_the_proof_on_random_moves(seed) -> None:
     mixing, t = layer.mixing(x), layer.content[:, None, None]
     sensitivity = GridSensitivity(mixing, layer.content, floor=1e-10)
     e = torch.full((1,), radius, dtype=torch.float64)
-    w = (
-        sensitivity.content
-        * radius
-        * (2 * sensitivity.farthest + math.sqrt(2) * sensitivity.query_sizes + 1.2072 * radius)
-    )
+    w = sensitivity.content * radius * (2 * sensitivity.farthest + math.sqrt(2) * sensitivity.query_sizes + 1.2072 * radius)
     kappa = torch.expm1(w) / w
     centre = mixing.values - mixing.values.mean(2, keepdim=True)
     spreads = (centre, sensitivity.value_spread), (torch.eye(4).double(), sensitivity.weight_spread)

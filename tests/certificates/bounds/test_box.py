@@ -128,9 +128,7 @@ def test_no_move_leaves_the_region_behind_a_stage(name, clip, scale) -> None:
     region = Region(scale * wide.rho, scale * wide.low, scale * wide.high)
     moves = moves_in(region, 400, 7).unflatten(2, x.shape[1:])
     y = layer(x).flatten(1)
-    theta = {"none": None, "relu": torch.tensor(torch.inf).double(), "clipped": draw(y.shape[1], seed=4).clamp(min=0)}[
-        clip
-    ]
+    theta = {"none": None, "relu": torch.tensor(torch.inf).double(), "clipped": draw(y.shape[1], seed=4).clamp(min=0)}[clip]
     moved = layer((x + moves).flatten(0, 1)).unflatten(0, moves.shape[:2]).flatten(2)
     if theta is not None:
         moved = moved.clamp(min=0).minimum(theta)

@@ -92,8 +92,7 @@ def test_the_claim_has_every_part_of_the_proof(name, delta) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "channels", "budget"),
-    [(CompetitiveAttention, {0: 1.0}, 0.5**0.5), (ConeAttention, {1: 2.0, 2: 1.0}, None)],
+    ("kind", "channels", "budget"), [(CompetitiveAttention, {0: 1.0}, 0.5**0.5), (ConeAttention, {1: 2.0, 2: 1.0}, None)]
 )
 def test_at_exact_ties_of_the_level_one_branch_has_the_derivative(kind, channels, budget) -> None:
     x = torch.zeros(1, 9, 12, dtype=torch.float64)
@@ -120,8 +119,5 @@ def test_the_audit_raises_no_alarm_at_ties_up_to_rounding(budget) -> None:
 
 def test_nothing_is_certified_while_patterns_are_replaced() -> None:
     network = nn.Sequential(CompetitiveAttention(12, 1, side=3, window=5), nn.Flatten(), nn.Linear(108, 3))
-    with (
-        watching(lambda pattern, _: 40 * pattern),
-        pytest.raises(BenchmarkError, match="leave that block, then certify"),
-    ):
+    with watching(lambda pattern, _: 40 * pattern), pytest.raises(BenchmarkError, match="leave that block, then certify"):
         rebuilt(network.eval())

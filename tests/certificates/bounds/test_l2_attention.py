@@ -34,9 +34,7 @@ from benchmark.layers.attention_window import MASKED, L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError
 
 
-def layer_of(
-    seed: int, width: int, heads: int, query: float = 1.0, kind: type[L2Attention] = L2Attention
-) -> L2Attention:
+def layer_of(seed: int, width: int, heads: int, query: float = 1.0, kind: type[L2Attention] = L2Attention) -> L2Attention:
     layer = built(kind(width, heads), seed)
     layer.query.weight.mul_(query)
     return layer

@@ -35,9 +35,7 @@ def random_layer(seed: int) -> tuple[ScaledCosineAttention, torch.Tensor]:
     spread = torch.rand(8, dtype=torch.float64, generator=generator)
     layer = ScaledCosineAttention(width, heads, eps=float(10 ** (4 * spread[0] - 3)))
     layer = layer.double().requires_grad_(False)
-    for linear, scale in zip(
-        (layer.query, layer.key, layer.value, layer.output), 10 ** (6 * spread[1:5] - 3), strict=True
-    ):
+    for linear, scale in zip((layer.query, layer.key, layer.value, layer.output), 10 ** (6 * spread[1:5] - 3), strict=True):
         linear.weight.copy_(torch.randn(width, width, dtype=torch.float64, generator=generator) * scale)
     if seed % 5 < 2:
         layer.key.weight.copy_((-1) ** seed * layer.query.weight)
@@ -119,8 +117,7 @@ def test_the_bound_of_an_infinite_move_is_finite() -> None:
 @pytest.mark.parametrize(
     ("eps", "tau", "scale"),
     few(
-        [(1e-6, 1e4, 100.0), (10.0, 1.0, 1.0), (1e-6, -3.0, 0.01)],
-        [(10.0, 1e4, 100.0), (1e-6, 1.0, 1.0), (10.0, -3.0, 0.01)],
+        [(1e-6, 1e4, 100.0), (10.0, 1.0, 1.0), (1e-6, -3.0, 0.01)], [(10.0, 1e4, 100.0), (1e-6, 1.0, 1.0), (10.0, -3.0, 0.01)]
     ),
 )
 def test_float32_rounds_no_more_than_its_bound(eps, tau, scale) -> None:

@@ -77,9 +77,7 @@ def test_norms_are_those_of_dense_derivatives(bias) -> None:
         exact = torch.linalg.matrix_norm(whole.reshape(24, 24), ord=2)
         assert torch.allclose(sensitivity.linear.jacobian[image], exact, rtol=1e-8)
         for head in range(2):
-            scores = torch.autograd.functional.jacobian(
-                lambda z, h=head: z @ B[h] @ z.T + z @ c[h], x[image]
-            )  # i j a k
+            scores = torch.autograd.functional.jacobian(lambda z, h=head: z @ B[h] @ z.T + z @ c[h], x[image])  # i j a k
             for bound, map_ in (
                 (sensitivity.m, scores),
                 (sensitivity.m_centred, torch.einsum("ijak,jl->ilak", scores, centre)),

@@ -62,9 +62,7 @@ def test_no_curved_step_is_broken(name, reaches, seed) -> None:
         assert (reached / most).max() > 0 or name in ("grid attention", "clipped relu")
         linear = layer_bound.jvp(moves)
         exact = torch.func.jvp(layer, (x,), (moves[0],))[1]
-        tilt = (
-            layer_bound.f.tilt if isinstance(layer_bound, activations.SmoothActivationBound) else 0.0
-        )  # of torch's slope
+        tilt = layer_bound.f.tilt if isinstance(layer_bound, activations.SmoothActivationBound) else 0.0  # of torch's slope
         assert ((linear[0] - exact).abs() <= 1e-9 + (tilt * moves[0].abs() if tilt else 0.0)).all()
         sizes = moves.flatten(2).norm(dim=2)
         assert (linear.flatten(2).norm(dim=2) <= layer_bound.jacobian_norm * sizes * (1 + 1e-9)).all()

@@ -205,9 +205,7 @@ def test_files_that_are_none_are_refused_in_one_line() -> None:
     assert "is no safetensors file (" in refused()
     with FILE.open("wb") as file:
         file.truncate(10**9)
-    assert (
-        "contributed.safetensors has 1,000,000,000 bytes; 32 tensors of (20, 1, 8, 8) float32 take at most" in refused()
-    )
+    assert "contributed.safetensors has 1,000,000,000 bytes; 32 tensors of (20, 1, 8, 8) float32 take at most" in refused()
     FILE.unlink()
     os.mkfifo(FILE)
     assert "is no file" in refused(), "and nothing waits for it"

@@ -137,9 +137,7 @@ def test_a_certified_radius_that_was_raised() -> None:
     first = next(samples)
     assert (not first) in samples
     raise_radius(10)
-    lines = [
-        line for line in row.verification("--sample", "0")["lines"] if f"image {image}: certified l2 radius: " in line
-    ]
+    lines = [line for line in row.verification("--sample", "0")["lines"] if f"image {image}: certified l2 radius: " in line]
     assert any("broken there by pgd (margin -" in line for line in lines)
     row.change_column("certified_l2", image, lambda radius: radius / 10)
     assert starts(f"image {image}: certified radius: ", row.verification()["lines"]), "by image it stays"

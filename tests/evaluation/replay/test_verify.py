@@ -86,9 +86,7 @@ def test_a_published_record_alone_is_checked_in_itself() -> None:
     gate = "certified, but not robust L2 0.5"
     assert f"image {broken}: {gate}: certified at l2 0.6 -> not robust L2 0.5" in row.verification()["lines"]
     row.change_json(BY_IMAGE, lambda images: images["scores"].update({"robust L2 0.5": 20 * "0"}))
-    row.change_json(
-        BY_IMAGE, lambda images: images["radii"].update(certified=[0.6 + image / 100 for image in range(20)])
-    )
+    row.change_json(BY_IMAGE, lambda images: images["radii"].update(certified=[0.6 + image / 100 for image in range(20)]))
     lines = rvb("verify", NAME).output.splitlines()
     assert sum(f": {gate}: recorded certified at l2 " in line for line in lines) == 10
     assert f"{NAME}: {gate}: 10 images more (--json names all)" in lines
