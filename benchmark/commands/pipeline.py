@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -88,7 +89,8 @@ def repro(
         else:
             building.repro(track, jobs, console.print, rows or (), everything)
     settings = [path for path in submissions.FOLDER.glob("*/submission.y*ml") if path.is_file()]
-    folders = tuple(f"{path.parent}/" for path in settings if f"{track}:" in path.read_text(errors="replace"))
+    enters = re.compile(rf"^[^#\n]*(?<![\w-]){re.escape(track)}\s*:", re.MULTILINE)
+    folders = tuple(f"{path.parent}/" for path in settings if enters.search(path.read_text(errors="replace")))
     lines = [line for line in LEFT_OUT if line.startswith(folders) and "/studies/" not in line]
     if lines and not rows:
         raise BenchmarkError(f"the board lacks what was left out: {'; '.join(lines)}")

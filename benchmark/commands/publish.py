@@ -73,7 +73,7 @@ def publish_rows(track: str, rows: list[str], reason: str) -> None:
         record, settings = made.record, load_row(track, row).settings
         as_built = (record.settings, record.track_version) == (settings, version)
         if not as_built or not record.codes.items() <= present[row].items():
-            words = "its code, its settings or the track changed since it was built"
+            words = "its code, its settings or the track's version changed since it was built"
             raise BenchmarkError(f"{row}: {words}; run `rvb repro {row} --track {track}`; nothing published")
     others = (baselines.attempted(baselines.published_row, track, row) for row in baselines.published_rows(track))
     standing = {other.record.row: other for other in others if isinstance(other, Built)} | built

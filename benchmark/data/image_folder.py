@@ -37,6 +37,8 @@ def read(spec: DataSpec) -> dict[str, Images]:
         BenchmarkError: a missing, empty or ambiguous folder, or an image that does not open (with its sha256).
     """
     root = Path(spec.path or "data")
+    if spec.test:
+        raise BenchmarkError(f"{root}: image folders have splits train and test (or val) of their own; remove `data.test`")
     test = root / "test" if (root / "test").is_dir() else root / "val"
     folders = {"train": root / "train", "test": test}
     classes, others = (classes_in(folder) for folder in folders.values())

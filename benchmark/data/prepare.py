@@ -65,7 +65,8 @@ def check_counts(spec: DataSpec, labels: dict[str, np.ndarray]) -> None:
         by_class = np.bincount(labels.get(name, []), minlength=spec.classes).tolist()
         count = sum(by_class) if isinstance(expected, int) else tuple(by_class)
         if count != expected:
-            raise BenchmarkError(f"{spec.path}: {count} {name} images, not {expected}; put the data set's files there")
+            wrong = f"{count} {name} images, the data set has {expected}"
+            raise BenchmarkError(f"{spec.path or spec.source}: {wrong}; put the data set's own files there")
 
 
 def split(spec: DataSpec, pools: dict[str, Images]) -> dict[str, Images]:

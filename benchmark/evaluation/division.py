@@ -14,7 +14,7 @@ from benchmark.specs.submission import Submission
 
 RANDOM = "the model is random"
 ONCE_WRONG = "an image that any pass over it, or over what an attack made of it within the ball, gets wrong counts as lost"
-PROBABILITIES = "the model returns probabilities; return logits, not probabilities"
+PROBABILITIES = "the model returns probabilities; let it return logits"
 
 
 def inspect(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, submission: Submission) -> ModelFacts:
@@ -24,9 +24,13 @@ def inspect(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, submis
     """
     inside = internals(model, images)
     against = _objections(model, images, labels, inside)
+    if PROBABILITIES in against:
+        raise BenchmarkError(f"{submission.name}: {PROBABILITIES}")
     if against and submission.division == "closed":
-        mend = ". Mend the model, or declare `division: open` in submission.yaml" * (PROBABILITIES not in str(against))
-        raise BenchmarkError(f"{submission.name}: refused in the closed division: {'; '.join(against)}{mend}")
+        raise BenchmarkError(
+            f"{submission.name}: refused in the closed division: {'; '.join(against)}. Mend the model, or declare "
+            "`division: open` in submission.yaml"
+        )
     if any(reason.startswith(RANDOM) for reason in against):
         against.append(ONCE_WRONG)
     reasons = against or ["deterministic", "input gradients are usable", "no optimisation inside the forward pass"]
@@ -56,7 +60,8 @@ def _objections(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, in
         why = f" ({problem})" if problem else ""
         reasons.append(f"the model has no usable input gradient on {zero} of {len(images)} images{why}")
     flags = autoattack_flags(model, images, labels, inside)
-    return reasons + [f"AutoAttack: {flag}" for flag in flags if not reasons or "randomized" not in flag]
+    theirs = [flag for flag in flags if flag != PROBABILITIES and (not reasons or "randomized" not in flag)]
+    return reasons + [f"AutoAttack: {flag}" for flag in theirs] + [flag for flag in flags if flag == PROBABILITIES]
 
 
 def autoattack_flags(

@@ -31,7 +31,7 @@ def check_place(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise BenchmarkError(f"{path} cannot be written: no folder {path.parent} takes it ({error.strerror})") from None
+        raise BenchmarkError(f"cannot write into the folder {path.parent} ({error.strerror}); choose another place") from None
 
 
 @dataclass(frozen=True)

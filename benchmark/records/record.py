@@ -109,5 +109,5 @@ def on_other_images(records: Iterable[Record]) -> str:
     for record in records:
         before = first.setdefault(record.track_version, record)
         if len({record.sha256.get("data test"), before.sha256.get("data test")} - {None}) > 1:
-            return f"{before.row} and {record.row} were tested on different images; build both on the same"
+            return f"{before.row} and {record.row} of {record.track} were tested on different images; build both on the same"
     return ""

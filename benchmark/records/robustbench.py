@@ -128,9 +128,8 @@ def read_row(path: Path, dataset: str) -> ClaimedRow:
     row = files.read_model(path, _File, "mend it, or take it out")
     if row.dataset != dataset:
         raise BenchmarkError(f"{path}: is of data set {row.dataset!r}, not {dataset}")
-    small = [name for name in ("autoattack", "external") if 0 < (getattr(row, name) or 0) < 0.01]
-    if row.clean <= 0.01 or small:
-        raise BenchmarkError(f"{path}: {[*small, 'clean_acc'][0]} looks like a fraction; RobustBench writes percent")
+    if row.clean <= 0.01:
+        raise BenchmarkError(f"{path}: clean_acc looks like a fraction; RobustBench writes percent")
     try:
         threat = ThreatModel.model_validate({"norm": path.parent.name, "eps": row.eps})
         source = "/".join(("model_info", *path.parts[-3:]))

@@ -319,8 +319,10 @@ def _sentence(columns: Sequence[Column], places: list[int], lines: Sequence[Line
     compared = [line for line in lines if line.cell in having and line.against in having]
     if not compared:
         lacking = next((line.against for line in lines if line.cell in having and line.against), None)
-        words = f"{lacking} has none" if lacking and len(having) > 1 else "one setting, nothing"
-        return f"{first.title}: {words} to compare."
+        words = (
+            f"not compared, since {lacking} has none" if lacking and len(having) > 1 else "one setting, nothing to compare"
+        )
+        return f"{first.title}: {words}."
     if any(line.entries[places[0]].difference is None for line in compared):
         return f"{first.title}: one seed, so no difference can be told from noise."
     shown: dict[str, list[tuple[Column, float]]] = {}

@@ -36,7 +36,7 @@ from benchmark.training import overfitting
 from benchmark.training.augment import Augment
 from benchmark.training.capture import CudaRecorder
 from benchmark.training.checkpoint import TrainingProgress
-from benchmark.training.loop import Score, selection_metric, train
+from benchmark.training.loop import Score, in_float32, selection_metric, train
 from benchmark.training.objective import AttackLoss, Objective, Penalty, TrainingAttack
 from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.preparation import History, Place, Tensors
@@ -129,8 +129,9 @@ def _fit(
             on_epoch=lambda done: on_epoch(done.epoch, done.scores[-1]),
         )
     if not ranks.rank:
-        model.load_state_dict(best)
-        methods.check_weights(model, row.submission, row.settings, row.track)
+        kept = in_float32(model)
+        kept.load_state_dict(best)
+        methods.check_weights(kept, row.submission, row.settings, row.track)
     watched = (done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1]))
     result = TrainingResult(
         epochs=done.epoch,

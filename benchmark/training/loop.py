@@ -74,7 +74,7 @@ def train(
         return value
 
     if spec.prepare and not best:
-        model = _float32(steps.model)
+        model = in_float32(steps.model)
         done.best_score, best = score(model, "start"), _copied(model)
     with Progress(disable=ranks.rank > 0, transient=True) as progress:
         task = progress.add_task("training", total=spec.epochs, completed=done.epoch)
@@ -85,7 +85,7 @@ def train(
                 words = f"{error} in epoch {done.epoch + 1}; lower the learning rate"
                 raise _stopped(words, done, checkpoint) from None
             ranks.take_first(modules.values())
-            model = _float32(steps.scored)
+            model = in_float32(steps.scored)
             done.scores.append(score(model, done.epoch, "score"))
             if monitor:  # each rank sees all of its few images
                 seed_draws(seed, done.epoch, "watch")
@@ -136,7 +136,7 @@ def _stopped(problem: str, done: TrainingProgress, checkpoint: Path) -> Benchmar
     return BenchmarkError(f"{problem}. {kept}")
 
 
-def _float32(model: nn.Module) -> nn.Module:
+def in_float32(model: nn.Module) -> nn.Module:
     """Return the model for evaluation: itself, or a float32 copy if its weights have another precision."""
     if all(p.dtype == torch.float32 for p in model.parameters()):
         return model

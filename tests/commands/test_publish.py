@@ -91,7 +91,7 @@ def test_rows_that_are_byte_identical_are_marked_until_they_are_published_anew(p
     assert "git knows no commit of this checkout" in error("regress", "--mark")
     monkeypatch.setattr(git, "clean_commit", lambda: "0123456789ab")
     monkeypatch.setattr(inputs, "present_code", lambda _: {row: {"train": "c2"} for row in ROWS})
-    assert f"{ROWS[0]}: its code, its settings or the track changed since it was built" in error("publish", "--all")
+    assert f"{ROWS[0]}: its code, its settings or the track's version changed since it was built" in error("publish", "--all")
     assert "Tiny2026Linear-small is not marked: older code built it" in rvb("regress", "--mark").output
     assert reproduced.read(PUBLISHED) == {}
     monkeypatch.setattr(inputs, "present_code", as_recorded)
@@ -121,7 +121,7 @@ def test_nothing_is_published_where_a_row_is_missing_or_options_do_not_fit() -> 
 
 def test_rows_on_other_images_are_neither_published_nor_passed(published) -> None:
     put(ROWS[1], "sha256", "data test", to="d2")
-    words = f"{ROWS[0]} and {ROWS[1]} were tested on different images; build both on the same"
+    words = f"{ROWS[0]} and {ROWS[1]} of tiny were tested on different images; build both on the same"
     assert error("publish", ROWS[1], "--reason", "Other images.") == f"{words}; nothing published"
     path = PUBLISHED / f"{ROWS[1]}.json"
     edit(path, '"data test": "d1"', '"data test": "d2"')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -185,7 +186,9 @@ DEEP = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0 \0\0\0 \x10\2\0\0\0\xac\x881\xe0\0\
 )
 def test_ambiguous_image_folders_are_refused_by_name(tmp_path, monkeypatch, name, content, message) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10000)
-    monkeypatch.setattr("os.access", lambda path, _: path.exists() and path.name != "locked")  # root may read all
+    monkeypatch.setattr(
+        "os.access", lambda path, mode: path.exists() and not (path.name == "locked" and mode & os.X_OK)
+    )  # root may read all
     write_folder(tmp_path)
     (tmp_path / "val").mkdir()
     if name is not None and content is not None:
@@ -194,11 +197,13 @@ def test_ambiguous_image_folders_are_refused_by_name(tmp_path, monkeypatch, name
         path.unlink()
     with pytest.raises(BenchmarkError, match=message):
         read(spec(source="image_folder", path=str(tmp_path), classes=3 if name is None else 2))
+    with pytest.raises(BenchmarkError, match=r"splits train and test \(or val\) of their own; remove `data.test`"):
+        read(spec(source="image_folder", path=str(tmp_path), test=4))
 
 
 def test_hugging_face_parquet(tmp_path) -> None:
     write_parquet(tmp_path / "train-00000-of-00002.parquet", slice(0, 7))
-    with pytest.raises(BenchmarkError, match=r"train-00000-of-00002\.parquet should be the only file or beside"):
+    with pytest.raises(BenchmarkError, match=r"train-00000-of-00002\.parquet is one of files that are no whole set"):
         read(spec(source="parquet", path=str(tmp_path)))
     write_parquet(tmp_path / "train-00001-of-00002.parquet", slice(7, 14))
     with pytest.raises(BenchmarkError, match=rf"no test\*\.parquet in {tmp_path}"):
@@ -209,7 +214,7 @@ def test_hugging_face_parquet(tmp_path) -> None:
     assert np.array_equal(pools["test"].labels, LABELS[14:])
     truncated = tmp_path / "train-00001-of-00002.parquet"
     write_parquet(tmp_path / "test (1).parquet", slice(14, 20))  # downloaded twice
-    with pytest.raises(BenchmarkError, match=r"test \(1\)\.parquet should be the only file or beside all other"):
+    with pytest.raises(BenchmarkError, match=r"test \(1\)\.parquet is one of files that are no whole set"):
         read(spec(source="parquet", path=str(tmp_path)))
     truncated.write_bytes(truncated.read_bytes()[:-100])
     with pytest.raises(BenchmarkError, match=rf"{truncated} is no readable parquet file \(sha256 .*the data set's own"):

@@ -48,7 +48,9 @@ def test_a_shipped_track_reads_its_archive_and_counts_its_images(name, write, im
     assert min(map(len, pools.values())) > 0
     assert pools["test"].pixels.shape[1:] == data.shape
     if images:
-        with pytest.raises(BenchmarkError, match=r": (6|\(2, .*) train images, not (9469|\(5923, 6742, .*\)); put"):
+        with pytest.raises(
+            BenchmarkError, match=r": (6|\(2, .*) train images, the data set has (9469|\(5923, 6742, .*\)); put"
+        ):
             read(data)
 
 

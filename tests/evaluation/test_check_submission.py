@@ -67,7 +67,7 @@ def test_a_linear_model_passes_and_each_row_is_told_of_before_it_is_checked(fold
         ("input is left alone", "x.data.sub_(0.5 * (len(x) > 8))\nreturn self.head(x.flatten(1))", "pass", "by up to 0.5"),
         ("division", "return self.head(x.flatten(1) + torch.randn(64))", "pass", "declare `division: open`"),
         ("division", "return self.head((x.flatten(1) - x.flatten(1).detach()).sqrt() + x.flatten(1))", "pass", "on 16 of 16 images"),
-        ("division", "return self.head(x.flatten(1)).softmax(1)", "pass", "return logits, not probabilities"),
+        ("division", "return self.head(x.flatten(1)).softmax(1)", "pass", "let it return logits"),
         ("division", "return self.head(self.bn.train()(x).flatten(1))", "self.bn = nn.BatchNorm2d(1)", "changes its own weights or buffers"),
         ("gradients", "x = x.flatten(1)\nreturn self.head(torch.where(x[:, :1] < 0.01, x.detach(), x))", "pass", "on 1 of 16 images"),
         ("output", "return self.head(x.flatten(1)).double()", "pass", "return float32"),

@@ -43,7 +43,7 @@ def declared(division: str) -> Submission:
         (Through(Linear(), torch.Tensor.detach), "no usable input gradient on 16 of 16"),
         (Searching(), "dynamic defense"),
         (Counting(), "changes its own weights or buffers"),
-        (Through(Linear(), after=lambda z, x: z.softmax(1)), "the model returns probabilities; return logits"),
+        (Through(Linear(), after=lambda z, x: z.softmax(1)), "the model returns probabilities; let it return logits"),
     ],
 )
 def test_closed_division_refuses_with_the_reason(model, reason) -> None:

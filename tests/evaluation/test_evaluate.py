@@ -164,7 +164,7 @@ def test_logits_are_taken_from_what_a_model_returns(model, images, labels) -> No
     outputs = Through(model, after=lambda z, x: SimpleNamespace(logits=z))
     with pytest.raises(BenchmarkError, match=r"give `logits=lambda output: output\.logits`"):
         evaluate(outputs, images, labels, attacks=[])
-    with pytest.raises(BenchmarkError, match="return logits, not probabilities"):
+    with pytest.raises(BenchmarkError, match="let it return logits"):
         evaluate(outputs, images, labels, logits=lambda output: (200 * output.logits).softmax(1))
     report = evaluate(outputs, images, labels, attacks=[("Linf", 0.02)], logits=lambda output: output.logits)
     assert torch.equal(report.attacks[0].robust, auto_attack(model, images, labels, norm="Linf", eps=0.02).robust)

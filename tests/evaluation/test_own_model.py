@@ -121,7 +121,7 @@ LATER = r"the model, or the evaluation of it, fails: RuntimeError: Can't call nu
         (altered(torch.Tensor.detach), "logits have no gradient by its input"),
         (altered(lambda z: z.detach() + 0 * z.sum(1, keepdim=True).detach()), "logits have no gradient by its input"),
         (altered(lambda z: z * math.nan), "not finite"),
-        (altered(lambda z: (200 * z).softmax(1)), "^the model returns probabilities; return logits, not"),
+        (altered(lambda z: (200 * z).softmax(1)), "^the model returns probabilities; let it return logits"),
         (Attends(), "the model mixes the images of a batch"),
         (nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), Linear(classes=6)), "mixes the images of a batch"),
         (fails(AssertionError("8 heads")), f"{FAILS}AssertionError: 8 heads"),

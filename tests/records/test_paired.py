@@ -33,7 +33,7 @@ def test_the_interval_adds_the_spread_of_images_and_of_seeds() -> None:
 @pytest.mark.parametrize("spread", [0.0, 0.2])
 def test_equal_methods_are_ordered_no_more_often_than_stated(spread) -> None:
     """Other images and other seeds in every trial; McNemar's test on one training each is no such promise."""
-    rng, trials = np.random.default_rng(0), 300
+    rng, trials = np.random.default_rng(0), 600
     crossed = ordered = single = 0
     for _ in range(trials):
         images = rng.normal(0, 1, 100)

@@ -156,7 +156,7 @@ def test_a_number_that_a_cell_lacks_is_left_open_in_words_and_figures(draw) -> N
     other = labels.index(("m: other", None))
     assert [numbers.columns[other].text(line.entries[other].mean) for line in numbers.lines] == ["–", "–", "1"]
     assert "m: other: one setting, nothing to compare." in numbers.words
-    assert "m: later: a has none to compare." in numbers.words
+    assert "m: later: not compared, since a has none." in numbers.words
     content["study"]["measures"][1]["images"] = 20
     few = PublishedStudy.model_validate(content)
     assert [study_table.images_of(few, label) for label in ("clean", "m (first 20 images): curve")] == [100, 20]

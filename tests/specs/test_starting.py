@@ -176,6 +176,33 @@ def build(data):
 """
 
 
+DOUBLE = """\
+import numpy as np
+import torch
+from torch import nn
+
+
+class Basis(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+        self.register_buffer("basis", torch.eye(64).double())
+
+    def forward(self, x):
+        return super().forward((x.double() @ self.basis).float()) + NOISE
+
+
+def build(data):
+    return nn.Sequential(nn.Flatten(), Basis())
+"""
+
+
+@pytest.mark.parametrize("noise", ["0", "float(np.random.rand())"])
+def test_buffers_of_other_precision_and_random_models_are_kept(linear_row, tmp_path, noise) -> None:
+    Path("submissions/Tiny2026Linear/method.py").write_text(DOUBLE.replace("NOISE", noise))
+    best, _, _ = fitted(load_row("tiny", "Tiny2026Linear-small"), tmp_path)
+    assert best["1.basis"].dtype == torch.float64
+
+
 def test_a_model_that_learns_what_no_state_dict_keeps_is_refused(linear_row, tmp_path) -> None:
     Path("submissions/Tiny2026Linear/method.py").write_text(FORGETFUL)
     with pytest.raises(BenchmarkError, match="the state_dict is all that is kept"):

@@ -86,6 +86,15 @@ def test_a_model_that_keeps_more_than_its_state_dict_is_refused(linear_row, chec
         run_stage("pretrained", *NAMES)
 
 
+def test_a_model_of_another_architecture_than_builds_is_refused(linear_row, checkpoint) -> None:
+    wider = LOADS.replace(
+        "build(data)", "__import__('torch').nn.Sequential(*build(data), __import__('torch').nn.Linear(10, 10))"
+    )
+    give(linear_row, "{path: weights/given.pt}", wider.replace("weights_only=True)", "weights_only=True), strict=False"))
+    with pytest.raises(BenchmarkError, match=r"does not fit what `build` returns \(Unexpected key"):
+        run_stage("pretrained", *NAMES)
+
+
 def test_a_missing_or_exchanged_file_and_a_method_that_cannot_load(linear_row, checkpoint) -> None:
     Path("weights/junk.pt").write_bytes(b"<html>")
     torch.save({"1.weight": torch.full((10, 64), torch.nan), "1.bias": torch.zeros(10)}, "weights/nan.pt")
