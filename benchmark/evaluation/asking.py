@@ -12,8 +12,8 @@ from scipy.stats import fisher_exact
 from torch import nn
 
 from benchmark.attacks.prediction import MIN_ROWS, checked, logits, margins, padded
-from benchmark.evaluation.indicators import SAME, allowance, indicator
-from benchmark.evaluation.probes import RADIUS_STEPS, after_pgd
+from benchmark.evaluation.indicators import RADIUS_STEPS, SAME, allowance, indicator
+from benchmark.evaluation.probes import after_pgd
 from benchmark.records.reliability import FailureIndicator
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.threat import ThreatModel

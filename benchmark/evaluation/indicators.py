@@ -16,10 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from benchmark.evaluation.probes import DRAWS, RADIUS_STEPS, STEPS, ProbeResults
 from benchmark.records.reliability import FailureIndicator, GradientNorms, RadiusPoint, StepPoint
 from benchmark.specs.threat import AttackSpec, ThreatModel
 
+# what probes.py measures; it is not imported here, so that steps that only warn do not depend on its attacks
+ProbeResults = dict[str, torch.Tensor]  # (n,) each, by name
+STEPS = (0, 1, 2, 5, 10, 20, 50, 100)  # 0 is the random start
+RADIUS_STEPS = 20  # cross the ball from side to side
+DRAWS = 100
 SAME = 1e-4  # as in evaluation/division.py: two passes of one network differ by rounding alone
 RISE = 0.05  # of the mean clean margin: steps of fixed size oscillate around a minimum
 SIGNIFICANT = 3.0  # standard errors

@@ -17,15 +17,12 @@ from torch.nn import functional
 from benchmark.attacks import fgsm, pgd
 from benchmark.attacks.ball import into_ball
 from benchmark.attacks.prediction import logits, margins, predict
+from benchmark.evaluation.indicators import DRAWS, RADIUS_STEPS, STEPS, ProbeResults
 from benchmark.specs.threat import ThreatModel
 
-STEPS = (0, 1, 2, 5, 10, 20, 50, 100)  # 0 is the random start
 STEP = 0.1  # of the radius
 RADII = 8
-RADIUS_STEPS = 20  # cross the ball from side to side
-DRAWS = 100
 
-ProbeResults = dict[str, torch.Tensor]  # (n,) each, by name
 Probe = Callable[[torch.Tensor, torch.Tensor], ProbeResults]  # of one batch of images and labels
 
 

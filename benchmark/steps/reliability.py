@@ -13,8 +13,7 @@ from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject, ask_again
 
 if TYPE_CHECKING:
-    from benchmark.evaluation.indicators import Ran
-    from benchmark.evaluation.probes import ProbeResults
+    from benchmark.evaluation.indicators import ProbeResults, Ran
     from benchmark.records.reliability import FailureIndicator
 
 

@@ -80,7 +80,7 @@ def test_a_model_with_weights_is_evaluated_and_its_report_written(model) -> None
         (["model.py:build", "--device", "cuda:77"], "the model does not go to cuda:77: "),
         (["model.py:build", "--save", "report.pdf"], "a report is saved as .html"),
         (["model.py:fails", "--save", "model.py/x.html"], "cannot write into the folder model.py ("),
-        (["model.py:fails", "--save", "/proc/x.html"], "/proc/x.html cannot be written: "),
+        (["model.py:fails", "--save", "/proc/x.html"], "cannot write into the folder /proc ("),
         (["model.py:fails", "--save", "."], ". is a folder: a report is saved as .html"),
     ],
 )

@@ -58,6 +58,8 @@ def test_a_package_whose_init_does_something_counts_and_one_that_only_gives_name
 def test_changing_one_attack_concerns_its_own_stages_only() -> None:
     row, cw = ("digits", "Dosovitskiy2021ViT-standard"), Path("benchmark/attacks/cw.py")
     assert [name for name in stage_names(*row) if cw in stage_code(name, *row)] == ["attack-papers"]
+    fgsm = cw.with_name("fgsm.py")
+    assert [name for name in stage_names(*row) if fgsm in stage_code(name, *row)] == ["attack-papers", "reliability"]
 
 
 PLAIN = 'import math\n\n\ndef f(x):\n    """Says."""\n    return math.sqrt(x) + 1\n'
