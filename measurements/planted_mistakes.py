@@ -280,7 +280,7 @@ garbage closes a process's files: gc.freeze() => pass
 [sandbox] tests/sandbox/test_model.py -k random_or_answer
 a random network, rebuilt: if not row.described and row.submission.division == "open": => if False:
 [specs] tests/specs/test_starting.py -k state_dict
-a model beside its state_dict passes: again) and not gap <= ROUNDING * => again) and not gap >= 0 *
+a model beside its state_dict passes: and not gap <= ROUNDING * => and not gap >= 0 *
 [specs] tests/training/test_own_components.py -k no_file
 own components, a name of the benchmark allowed: components.taken(path.stem) => ""
 [specs] tests/data/test_tracks.py

@@ -40,7 +40,7 @@ def _read(root: Path, prefixes: tuple[str, ...], spec: DataSpec) -> Images:
         raise BenchmarkError(f"no {prefixes[0]}*.parquet in {root}; put the data set's parquet files there")
     shards = [f"-{i:05}-of-{len(paths):05}" in path.name for i, path in enumerate(paths)]
     if not all(shards) and (len(paths) > 1 or "-of-" in paths[0].name):
-        raise BenchmarkError(f"{paths[0]} is one of files that are no whole set; keep one file, or all shards, in {root}")
+        raise BenchmarkError(f"{paths[0]}: keep one file, or all shards of one set, in {root}")
     pixels, labels = [], []
     for path in paths:
         try:

@@ -60,8 +60,8 @@ def _objections(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, in
         why = f" ({problem})" if problem else ""
         reasons.append(f"the model has no usable input gradient on {zero} of {len(images)} images{why}")
     flags = autoattack_flags(model, images, labels, inside)
-    theirs = [flag for flag in flags if flag != PROBABILITIES and (not reasons or "randomized" not in flag)]
-    return reasons + [f"AutoAttack: {flag}" for flag in theirs] + [flag for flag in flags if flag == PROBABILITIES]
+    new = [flag for flag in flags if not reasons or "randomized" not in flag]
+    return reasons + [flag if flag == PROBABILITIES else f"AutoAttack: {flag}" for flag in new]
 
 
 def autoattack_flags(

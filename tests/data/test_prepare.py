@@ -203,7 +203,7 @@ def test_ambiguous_image_folders_are_refused_by_name(tmp_path, monkeypatch, name
 
 def test_hugging_face_parquet(tmp_path) -> None:
     write_parquet(tmp_path / "train-00000-of-00002.parquet", slice(0, 7))
-    with pytest.raises(BenchmarkError, match=r"train-00000-of-00002\.parquet is one of files that are no whole set"):
+    with pytest.raises(BenchmarkError, match=r"train-00000-of-00002\.parquet: keep one file, or all shards"):
         read(spec(source="parquet", path=str(tmp_path)))
     write_parquet(tmp_path / "train-00001-of-00002.parquet", slice(7, 14))
     with pytest.raises(BenchmarkError, match=rf"no test\*\.parquet in {tmp_path}"):
@@ -214,7 +214,7 @@ def test_hugging_face_parquet(tmp_path) -> None:
     assert np.array_equal(pools["test"].labels, LABELS[14:])
     truncated = tmp_path / "train-00001-of-00002.parquet"
     write_parquet(tmp_path / "test (1).parquet", slice(14, 20))  # downloaded twice
-    with pytest.raises(BenchmarkError, match=r"test \(1\)\.parquet is one of files that are no whole set"):
+    with pytest.raises(BenchmarkError, match=r"test \(1\)\.parquet: keep one file, or all shards"):
         read(spec(source="parquet", path=str(tmp_path)))
     truncated.write_bytes(truncated.read_bytes()[:-100])
     with pytest.raises(BenchmarkError, match=rf"{truncated} is no readable parquet file \(sha256 .*the data set's own"):
