@@ -1,8 +1,8 @@
 """Printed numbers of a paper beside the rebuilt ones. Pure.
 
 A claim lies within the seeds where the 95% interval of the rebuilt mean (Student's, no spread taken below one image) holds
-it. A difference is drawn only where a claim of the submission states the printed number for the same data, radius, method and
-images (`record_claims.obstacle`).
+it. A difference is drawn only where the study says that its claims are comparable, or where a claim of the submission states
+the printed number for the same data, radius, method and images (`record_claims.obstacle`).
 """
 
 from __future__ import annotations
@@ -165,6 +165,8 @@ def _counted(column: Column, entry: Entry, n: int) -> Proportion | None:
 
 def _obstacle(study: Study, column: Column, value: float, n: int, stated: Iterable[Claim]) -> Obstacle | None:
     """Return why a printed number is not comparable with the rebuilt one; None if a claim states it for the same thing."""
+    if study.claims_comparable:
+        return None
     measure = measure_named(study, column.label)
     claims = (claim for claim in stated if math.isclose(claim.value, value, abs_tol=1e-9))
     obstacles = [obstacle(claim, study.track, _name(measure, column), n) for claim in claims]

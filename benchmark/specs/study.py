@@ -113,10 +113,12 @@ class Study(Frozen):
 
     The cells are the product of `axes` (dotted setting to its values) and of `cells`. `against` chooses the cell with
     which each is compared: the `first` (if axes vary named cells, of the same name), or the `previous`, on which it
-    builds. The first `images` of the track's evaluation images are used, all unless given; more than it has are a larger
-    draw of its seed. `claims` are a paper's numbers by cell and measure, shown and never ranked. `shares` are the labels of
-    measures of your own that are shares of images: they are shown in percent. `findings` names a function of the
-    submission's findings.py that tests the paper's statements.
+    builds. The first `images` of the track's evaluation images are used and attacked; more than it has are a larger draw
+    of its seed. Unless given, the track's rules hold: all are used, and as many attacked as in its rows. `claims` are a
+    paper's numbers by cell and measure, shown and never ranked; with `claims_comparable` they are of the track's images,
+    by the study's measures at their radii. `shares` are the labels of measures of your own that are shares of images:
+    they are shown in percent. `findings` names a function of the submission's findings.py that tests the paper's
+    statements.
     """
 
     title: str
@@ -131,6 +133,7 @@ class Study(Frozen):
     images: int | None = Field(default=None, gt=0)
     against: Literal["first", "previous"] = "first"
     claims: dict[str, dict[str, Value]] = Field(default={})
+    claims_comparable: bool = False
     figure: FigureSpec | None = None
     shares: tuple[str, ...] = ()
     findings: str = Field(default="", pattern=r"^([a-z][a-z0-9_]*)?$")

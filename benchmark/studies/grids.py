@@ -138,8 +138,10 @@ class Grid:
     def networks(self) -> list[Row]:
         """Return a network for every cell and seed, in order. A network comes after the one from which it starts."""
         networks: dict[tuple[str, int], Row] = {}
-        rules = self.track.evaluation.model_copy(update={"images": max(self.track.evaluation.images, self.images)})
-        track = self.track.model_copy(update={"evaluation": rules})  # a study may ask for more images
+        rules = self.track.evaluation
+        if self.study.images:  # it may ask for more than the track has, and attacks as many as it asks for
+            rules = rules.model_copy(update={"images": max(rules.images, self.images), "attacked": None})
+        track = self.track.model_copy(update={"evaluation": rules})
         for place, (cell, settings) in enumerate(self.cells.items()):
             init = recipe(settings).init_from
             measures = tuple(measure for measure in self.study.measures if measure.of(cell))

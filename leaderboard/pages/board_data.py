@@ -138,7 +138,8 @@ def _as_declared(study: PublishedStudy, papers: Mapping[str, DeclaredPaper]) -> 
     now = paper and paper.studies.get(study.result.name)
     if not now:
         return study
-    told = study.study.model_copy(update={key: getattr(now, key) for key in ("title", "source", "note", "claims")})
+    words = ("title", "source", "note", "claims", "claims_comparable")
+    told = study.study.model_copy(update={key: getattr(now, key) for key in words})
     return study.model_copy(update={"study": told}) if told == now else study
 
 

@@ -93,6 +93,14 @@ def test_a_grid_is_the_product_of_cells_and_axes_and_every_cell_gets_its_setting
     assert {"pgd.py", "measures.py", "method.py", "standard.py", "own.py"} <= entries
 
 
+@pytest.mark.parametrize(("images", "rules"), [("images: 10\n", (20, None)), ("images: 30\n", (30, None)), ("", (20, 12))])
+def test_a_study_attacks_the_images_that_it_asks_for_or_as_many_as_the_rows(loading, images, rules) -> None:
+    edit(loading.root / "tracks/tiny.yaml", "images: 20,", "images: 20, attacked: 12,")
+    tiny_study.add(loading, ("images: 10\n", images))
+    evaluation = tiny_study.load().networks()[0].track.evaluation
+    assert (evaluation.images, evaluation.attacked) == rules
+
+
 @pytest.mark.slow
 def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishes(studied, capfd, monkeypatch) -> None:
     study = tiny_study.STUDY.replace("  - {name: as it is}\n", "")
