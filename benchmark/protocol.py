@@ -78,10 +78,11 @@ def planned(row: Row, name: str) -> Step:
     return steps[name]
 
 
-def do(steps: Sequence[Step], cores: int) -> Iterator[Step]:
+def do(steps: Sequence[Step], cores: int, go_on: bool = False) -> Iterator[Step]:
     """Do steps of one row or many, each in a fork; steps run side by side on free cores unless one reads another's results.
 
-    Yield each step when it is done. A killed step keeps its partial work in its scratch folder.
+    Yield each step when it is done. A killed step keeps its partial work in its scratch folder. A step that fails ends the
+    others; with `go_on`, those that read its results alone.
     """
     import_slow(steps)
     by_folder = {str(step.folder): step for step in steps}
@@ -90,7 +91,7 @@ def do(steps: Sequence[Step], cores: int) -> Iterator[Step]:
         folder: works.keys() & {str(place) for path in step.reads for place in (path, path.parent)}
         for folder, step in by_folder.items()
     }
-    for folder in forks.run_side_by_side(works, after, cores):
+    for folder in forks.run_side_by_side(works, after, cores, go_on):
         yield by_folder[folder]
 
 
@@ -119,7 +120,8 @@ def _cores() -> int:
 def run_study(track: str, study: str) -> None:
     """Train and measure the networks of a study, as many at a time as there are cores; then write its table.
 
-    Raise BenchmarkError before any training if the study does not load, or if networks, recipes or measures do not fit.
+    A network that fails, such as one that diverges, ends no other. Raise BenchmarkError before any training if the study
+    does not load, or if networks, recipes or measures do not fit.
     """
     from benchmark.studies import building, grids, results
 
@@ -130,7 +132,7 @@ def run_study(track: str, study: str) -> None:
     steps = [step for row in networks for step in plan(row)]
     import_slow(steps)
     forks.run(partial(building.check, grid))
-    measured = (step.row.name for step in do(steps, grid.jobs) if step.name == "measure")
+    measured = (step.row.name for step in do(steps, grid.jobs, go_on=True) if step.name == "measure")
     for number, name in enumerate(measured, 1):
         print(f"{name}: {number} of {len(networks)} are done", flush=True)
     results.write(grid)

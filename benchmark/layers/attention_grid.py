@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -112,6 +113,9 @@ class GridAttention(AttentionByHeads):
         self.table = nn.Parameter(-sharpness * _first_distances(side, heads).clamp(max=HARDEST))
         down, right = steps(side)
         self.register_buffer("places", side * (down % side) + right % side, persistent=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"kept": None}  # a copy, such as the one that is scored, has had no forward pass
 
     @property
     def content(self) -> torch.Tensor:

@@ -126,11 +126,10 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _of_the_machine(error: BaseException) -> str:
-    """Return what to do about a full disk or memory, or a missing write permission; "" for any other error."""
+    """Return what to do about a full disk or memory, a lost GPU, or a missing write permission; "" for any other error."""
+    if problem := of_disk_or_gpu(error):
+        return problem
     number, place = (error.errno, error.filename) if isinstance(error, OSError) else (None, None)
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        where = f" while writing {place}" if place else ""
-        return f"the disk is full{where}; free some space and run the same command again, finished work is kept"
     if place and number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"permission denied at {place}; let this user read and write there, and run the same command again"
     words = " ".join(str(error).split()) or type(error).__name__
@@ -139,6 +138,17 @@ def _of_the_machine(error: BaseException) -> str:
             f"out of memory ({words.split('. ')[0]}); use a device with more, or a smaller batch_size, training's in "
             "submission.yaml or evaluation's in the track, and run the same command again, finished work is kept"
         )
+    return ""
+
+
+def of_disk_or_gpu(error: BaseException) -> str:
+    """Return what to do about a full disk or a lost GPU; "" for any other error."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" while writing {error.filename}" if error.filename else ""
+        return f"the disk is full{where}; free some space and run the same command again, finished work is kept"
+    first = str(error).strip().partition("\n")[0]
+    if isinstance(error, RuntimeError) and first.startswith("CUDA error") and not out_of_memory(error):
+        return f"the GPU failed ({first}); see what `nvidia-smi` says, and run the same command again, finished work is kept"
     return ""
 
 

@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,6 +37,16 @@ def environment() -> dict[str, str]:
         "threads": os.environ.get("OMP_NUM_THREADS", "1"),  # as torch_setup has it
         **{name: version for name, version in versions.items() if version},
     }
+
+
+def one_environment(environments: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the environment of all parts of a result; a differing value carries the part's name."""
+    merged: dict[str, str] = {}
+    for part, environment in environments.items():
+        for name, value in environment.items():
+            if merged.setdefault(name, value) != value:
+                merged[f"{name} ({part})"] = value
+    return merged
 
 
 def installed(package: str) -> str:

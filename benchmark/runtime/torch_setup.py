@@ -74,12 +74,14 @@ def start(device: torch.device) -> None:
 
 @contextmanager
 def tensor_float32(allowed: bool) -> Iterator[None]:
-    """Let a GPU multiply float32 matrices in TensorFloat-32 inside the block, if that is allowed; never afterwards."""
+    """Let a GPU multiply float32 matrices in TensorFloat-32 inside the block, if that is allowed; afterwards as before."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
     try:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+        matmul.allow_tf32 = cudnn.allow_tf32 = allowed
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def stop_filling() -> None:

@@ -26,17 +26,20 @@ def run(work: Work) -> None:
     _wait(_start(work))
 
 
-def run_side_by_side(works: Mapping[str, Work], after: Mapping[str, Collection[str]], cores: int) -> Iterator[str]:
+def run_side_by_side(
+    works: Mapping[str, Work], after: Mapping[str, Collection[str]], cores: int, go_on: bool = False
+) -> Iterator[str]:
     """Run each work in a fork, as many at a time as cores are free; yield the name of each when it is done.
 
     All calls in this checkout share the cores. The first work of a call starts even if none is free. If a work fails,
-    end the others and exit with its status.
+    end the others and exit with its status; with `go_on`, do all that does not come after it, then exit with status 1.
 
     Args:
         works: by name, in the order in which they start.
         after: by the name of a work, the names of those that must be done before it.
         cores: how many cores there are.
     """
+    failed: list[str] = []
     waiting, running, done = dict(works), dict[int, tuple[str, ForkProcess, IO[str] | None]](), set[str]()
     while waiting or running:
         for name in [name for name in waiting if done.issuperset(after.get(name, ()))]:
@@ -44,18 +47,28 @@ def run_side_by_side(works: Mapping[str, Work], after: Mapping[str, Collection[s
                 break
             process = _start(waiting.pop(name))
             running[process.sentinel] = name, process, core
+        if not running:  # what waits comes after a work that failed
+            break
         for sentinel in wait(running, timeout=1 if waiting else None):  # another call may have freed a core by then
             name, process, core = running.pop(int(sentinel))  # type: ignore[arg-type]
             if core:
                 fcntl.flock(core, fcntl.LOCK_UN)  # forks hold the file too
             try:
                 _wait(process)
-            except SystemExit:
+            except SystemExit as error:
+                if go_on and error.code != INTERRUPTED:
+                    failed.append(name)
+                    continue
                 for _, other, _ in running.values():
                     other.terminate()
                 raise
             done.add(name)
             yield name
+    if failed:
+        names = ", ".join(failed)
+        sys.exit(
+            f"error: {len(failed)} of {len(works)} steps failed, see above: {names}; all else that needs none of them is done"
+        )
 
 
 def _free_core(cores: int) -> IO[str] | None:

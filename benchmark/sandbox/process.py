@@ -24,7 +24,7 @@ from typing import Any, Self
 
 import torch
 
-from benchmark.runtime.errors import BenchmarkError, OutOfMemory, in_submission, out_of_memory, said
+from benchmark.runtime.errors import BenchmarkError, OutOfMemory, in_submission, of_disk_or_gpu, out_of_memory, said
 from benchmark.runtime.torch_setup import threads
 from benchmark.sandbox.channel import Broken, Channel, Ended, Message
 from benchmark.sandbox.confinement import Confinement, confine, installed
@@ -148,7 +148,7 @@ def serve(channel: Channel, served: object) -> None:
 def _failure(error: BaseException) -> dict[str, Any]:
     """Return the answer that reports an exception, with its line in a submission."""
     place = None if isinstance(error, BenchmarkError) else in_submission(error)
-    words = f"{place}: {said(error)}" if place else said(error)
+    words = of_disk_or_gpu(error) or (f"{place}: {said(error)}" if place else said(error))
     memory = out_of_memory(error)
     refused = type(error) is RuntimeError and not memory  # torch's own: there may be no gradient
     return {"error": words[:LONGEST], "refused": refused, "memory": memory}

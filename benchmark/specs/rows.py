@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ class Network:
 
     Attributes:
         study: `<submission>-<study>`.
-        cell: the name of the cell; `place` is its number in the study.
+        cell: the name of the cell.
         images: the first so many of the track's evaluation images are used; more than it has are a larger draw of its seed.
         measures: the measures of this network.
         start: the network of another cell, of the same seed, from whose weights training starts.
@@ -31,11 +32,16 @@ class Network:
 
     study: str
     cell: str
-    place: int
     seed: int
     images: int
     measures: tuple[MeasureSpec, ...]
     start: Row | None = None
+
+    @property
+    def name(self) -> str:
+        """Its folder in the study's. It does not change where the study gets other cells."""
+        words = re.sub("[^A-Za-z0-9]+", "_", self.cell)[:40].strip("_") or "cell"
+        return f"{words}-{files.sha256_bytes(self.cell.encode())[:6]}-{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Row:
     @property
     def name(self) -> str:
         if self.network:
-            return f"{self.network.study}/{self.network.place}-{self.network.seed}"
+            return f"{self.network.study}/{self.network.name}"
         return f"{self.submission.name}-{self.variant}"
 
     @property

@@ -180,7 +180,8 @@ class Step(ABC):
             _check_whole(path)
         identity = self.identity()
         key = scratch.key(identity)
-        with scratch.locked(f"{row.home.relative_to(WORK)}/{row.name}/{name}", identity) as kept:
+        partial = identity | {"environment": environment()}  # what was begun with other packages is begun again
+        with scratch.locked(f"{row.home.relative_to(WORK)}/{row.name}/{name}", partial) as kept:
             if not again:
                 if stands(self.folder, key):
                     print(f"{row.name}: {name} is kept, nothing that it depends on has changed", flush=True)

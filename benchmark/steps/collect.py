@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.machine import one_environment
 from benchmark.specs.rows import Row, initial_settings
 from benchmark.steps.base import Outcome, Step, Work
 
@@ -76,7 +77,7 @@ class Collect(Step):
         fields["sha256"] |= {f"data {k}": v for k, v in files.read_json(row.data / "data.json")["sha256"].items()}
         fields["sha256"] |= {f"code {name}": about["code"] for name, about in stages.items()}
         fields["sha256"]["evidence"] = files.sha256_bytes(written.getvalue())
-        fields["environment"] = _one_environment({name: about["environment"] for name, about in stages.items()})
+        fields["environment"] = one_environment({name: about["environment"] for name, about in stages.items()})
         own = {name: fields.pop(name) for name in [*fields] if name not in Record.model_fields}
         counted = _counted(row, merged)
         if twice := counted.keys() & fields.keys():
@@ -172,16 +173,6 @@ def _images(row: Row, folders: Sequence[Path]) -> dict[str, np.ndarray]:
     for path in (folder / "images.safetensors" for folder in folders):
         images |= load_file(path) if path.exists() else {}
     return images
-
-
-def _one_environment(environments: dict[str, dict[str, str]]) -> dict[str, str]:
-    """Return the environment of all steps; a differing value carries the step's name."""
-    merged: dict[str, str] = {}
-    for stage, environment in environments.items():
-        for name, value in environment.items():
-            if merged.setdefault(name, value) != value:
-                merged[f"{name} ({stage})"] = value
-    return merged
 
 
 step = Collect

@@ -142,12 +142,12 @@ class Grid:
         if self.study.images:  # it may ask for more than the track has, and attacks as many as it asks for
             rules = rules.model_copy(update={"images": max(rules.images, self.images), "attacked": None})
         track = self.track.model_copy(update={"evaluation": rules})
-        for place, (cell, settings) in enumerate(self.cells.items()):
+        for cell, settings in self.cells.items():
             init = recipe(settings).init_from
             measures = tuple(measure for measure in self.study.measures if measure.of(cell))
             for seed in self.study.seeds:
                 start = networks[init.cell, seed] if init and init.cell else None
-                network = Network(self.id, cell, place, seed, self.images, measures, start)
+                network = Network(self.id, cell, seed, self.images, measures, start)
                 networks[cell, seed] = Row(track, self.submission, self.study.variant, settings, network)
         return [*networks.values()]
 

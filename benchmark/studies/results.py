@@ -18,6 +18,7 @@ from benchmark.records.study import CellResult, PublishedStudy, Run, StudyResult
 from benchmark.records.study_points import point_labels
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.machine import one_environment
 from benchmark.sandbox.submitted import Hear, run
 from benchmark.specs import methods, submissions
 from benchmark.specs.base import to_json
@@ -80,7 +81,8 @@ def _result(grid: Grid, rows: list[Row]) -> StudyResult:
         packages |= measured["packages"]
         for name in ("train", "measure"):
             codes |= files.read_json(row.inputs / f"{name}.json")["code"]
-    about = files.read_json(rows[0].folder / "measure" / "stage.json")
+    stages = {f"{row.name} {step}": row.folder / step / "stage.json" for row in rows for step in ("train", "measure")}
+    environments = {part: files.read_json(stage)["environment"] for part, stage in stages.items()}
     data = files.read_json(rows[0].data / "data.json")["sha256"]
     return StudyResult(
         submission=grid.submission.name,
@@ -99,7 +101,7 @@ def _result(grid: Grid, rows: list[Row]) -> StudyResult:
         sha256={f"data {split}": digest for split, digest in data.items()}
         | {"code": code.combined(codes), "verdicts": files.sha256_file(grid.folder / "verdicts.parquet")},
         left_out=left_out,
-        environment=about["environment"] | packages,
+        environment=one_environment(environments) | packages,
     )
 
 

@@ -87,7 +87,7 @@ def _clipped(layer: nn.ReLU | ClippedReLU, region: Region) -> Region:
     """Return the region after max(z, 0), or min(max(z, 0), theta): monotone, so ends map to ends, and 1-Lipschitz."""
 
     def clip(z: Tensor) -> Tensor:
-        return layer(z) if isinstance(layer, ClippedReLU) else torch.relu(z)  # never in place
+        return layer(z).to(z.dtype) if isinstance(layer, ClippedReLU) else torch.relu(z)  # never in place
 
     z = clip(region.z)
     return Region(z, region.rho, z - clip(region.z - region.below), clip(region.z + region.above) - z)

@@ -6,11 +6,13 @@ import copy
 import importlib
 import inspect
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
@@ -86,6 +88,8 @@ def _fit(
     chosen = training_attack(by.attack) if by.attack else None
     monitor = overfitting_monitor(spec.attack, attack) if spec.attack and attack else None
     torch.manual_seed(run.seed)
+    np.random.seed(run.seed % 2**32)  # a method may draw its first weights by them
+    random.seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
     train_split = tensors(load_split(row.data, "train"))
     model = methods.build_model(row.submission, row.settings, row.track)
@@ -257,7 +261,9 @@ def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
         BenchmarkError: the device or precision is not available, or not portable in portable arithmetic.
     """
     accelerator, _, index = run.device.partition(":")
-    gpus = torch.cuda.device_count() if accelerator in ("cuda", "auto") else 0
+    if accelerator == "auto":  # of Fabric that would be MPS too, which lacks float64
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    gpus = torch.cuda.device_count() if accelerator == "cuda" else 0
     if not index and gpus and not ranks.alone:
         accelerator, index = "cuda", str(ranks.rank % gpus)
     devices = [int(index)] if accelerator == "cuda" and index else 1  # a plain number is a count

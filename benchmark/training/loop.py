@@ -17,6 +17,7 @@ from rich.progress import Progress
 from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.torch_setup import tensor_float32
 from benchmark.specs.training import Selection
 from benchmark.training import checkpoint as checkpoints
 from benchmark.training.capture import Split
@@ -66,7 +67,8 @@ def train(
 
     def score(model: nn.Module, *place: int | str) -> float:
         seed_draws(seed, *place)
-        value = ranks.mean(measure(model, own_images, own_labels), len(own_labels))
+        with tensor_float32(False):
+            value = ranks.mean(measure(model, own_images, own_labels), len(own_labels))
         if not math.isfinite(value):
             when = "before the first epoch" if "start" in place else f"in epoch {done.epoch + 1}"
             words = selected_by or steps.objective.selected_by
@@ -89,7 +91,8 @@ def train(
             done.scores.append(score(model, done.epoch, "score"))
             if monitor:  # each rank sees all of its few images
                 seed_draws(seed, done.epoch, "watch")
-                done.watched.append(monitor(model, *validation))
+                with tensor_float32(False):
+                    done.watched.append(monitor(model, *validation))
             done.epoch += 1
             if done.scores[-1] > done.best_score:
                 best, done.best_epoch, done.best_score = _copied(model), done.epoch, done.scores[-1]

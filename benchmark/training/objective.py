@@ -13,6 +13,7 @@ from torch import nn
 
 from benchmark.attacks.prediction import margins
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.memory import by_rows
 
 if TYPE_CHECKING:  # so that training without penalties does not depend on attention_weights.py
     from benchmark.layers.attention_weights import AttentionWeights
@@ -154,13 +155,12 @@ def share(
     right: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], images: torch.Tensor, labels: torch.Tensor, batch_size: int
 ) -> float:
     """Return the share of images for which `right` holds; it maps images and labels (m,) to (m,) bool."""
-    batches = zip(images.split(batch_size), labels.split(batch_size), strict=True)
-    return sum(int(right(x, y).sum()) for x, y in batches) / len(labels)
+    return int(by_rows(lambda rows: right(images[rows], labels[rows]), len(labels), batch_size).sum()) / len(labels)
 
 
 def robust_accuracy(
     attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int = 500
 ) -> float:
     """Return the accuracy under the attack at its full radius."""
-    batches = zip(images.split(batch_size), labels.split(batch_size), strict=True)
-    return accuracy(model, torch.cat([perturb(attack, model, x, y, 1.0) for x, y in batches]), labels)
+    perturbed = by_rows(lambda rows: perturb(attack, model, images[rows], labels[rows], 1.0), len(labels), batch_size)
+    return accuracy(model, perturbed, labels)

@@ -13,6 +13,7 @@ from torch import nn
 
 from benchmark.attacks.prediction import margins
 from benchmark.records.training import Overfitting
+from benchmark.runtime.memory import by_rows
 from benchmark.specs.threat import AttackSpec
 from benchmark.training.objective import TrainingAttack, perturb
 
@@ -40,10 +41,7 @@ class OverfittingMonitor:
         robust = torch.ones(count, dtype=torch.bool, device=images.device)
         accuracies = []
         for attack in (self.trained, self.pgd):
-            adversarial = perturb(attack, model, images[chosen], labels[chosen], 1.0)
-            model.eval()
-            with torch.no_grad():
-                robust = robust & (margins(model(adversarial), labels[chosen]) > 0)
+            robust = robust & _robust(attack, model, images[chosen], labels[chosen])
             accuracies.append(int(robust.sum()) / count)
         return accuracies[0], accuracies[1]
 
@@ -61,3 +59,15 @@ class OverfittingMonitor:
             found=bool(counted), epochs=tuple(counted), trained=trained, pgd=pgd, gap=GAP,
             images=min(validation, IMAGES), probe=self.spec,
         )  # fmt: skip
+
+
+def _robust(attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return which images an attack leaves right: (n,) bool."""
+
+    def right(rows: slice) -> torch.Tensor:
+        adversarial = perturb(attack, model, images[rows], labels[rows], 1.0)
+        model.eval()
+        with torch.no_grad():
+            return margins(model(adversarial), labels[rows]) > 0
+
+    return by_rows(right, len(labels), len(labels))

@@ -290,7 +290,11 @@ class Steps:
         while True:
             try:
                 loss = self._gathered(batches, images, eps_factor)
-                return self.ranks.add_gradients(self.model.parameters(), loss)
+                loss = self.ranks.add_gradients(self.model.parameters(), loss)
+                for name, mask in self.nonzero.items():  # what stays zero counts in no norm of the gradient
+                    if (gradient := self.model.get_parameter(name).grad) is not None:
+                        gradient.mul_(mask)
+                return loss
             except Exception as error:
                 recording = self.captured is not None and self.captured.recording
                 if not (self._on_gpu and out_of_memory(error)) or recording:

@@ -55,7 +55,7 @@ class LocalMargin(Objective):
         logits, moved = model(images), images.new_full((len(images),), self.radius)
         for layer in self.attention:
             assert layer.kept is not None
-            moved = GridSensitivity(layer.kept.float(), layer.content).bound(moved)
+            moved = GridSensitivity(layer.kept.float(), layer.content.float()).bound(moved)
         return margin_loss(logits / (moved / self.radius)[:, None], labels, self.margin, self.temperature)
 
     @torch.no_grad()

@@ -86,6 +86,21 @@ def test_where_one_fails_the_others_end() -> None:
         time.sleep(0.01)
 
 
+def test_a_network_that_fails_ends_those_alone_that_read_it(capsys) -> None:
+    works = {
+        "fails": partial(os._exit, 7),
+        "on": partial(_alone, "on"),
+        "later": partial(_alone, "later"),
+        "last": partial(_alone, "last"),
+    }
+    after, done = {"on": {"fails"}, "last": {"on"}}, []
+    with pytest.raises(
+        SystemExit, match=r"^error: 1 of 4 steps failed, see above: fails; all else that needs none of them is done$"
+    ):
+        done.extend(forks.run_side_by_side(works, after, 1, go_on=True))
+    assert done == ["later"]
+
+
 def test_an_interrupted_fork_ends_without_a_traceback(capfd) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt  # a signal would be ignored where the tests run in the background

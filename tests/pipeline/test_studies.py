@@ -17,6 +17,7 @@ from stages import planned_code, really_imported, run_stage, stage_processes, wa
 
 from benchmark.pipeline import inputs
 from benchmark.runtime import code
+from benchmark.studies import grids
 
 pytestmark = pytest.mark.slow
 
@@ -46,16 +47,17 @@ def test_a_killed_study_goes_on_after_its_last_network_to_the_same_bytes(project
         [sys.executable, "-m", "benchmark.commands.main", "study", "Tiny2026Linear", "grid"], cwd=project.root, env=project.environment(),
         start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    measured = project.root / tiny_study.RESULT / "0-1/measure/stage.json"
+    second, last = tiny_study.network("as it is, bias on", 1), tiny_study.network("slower, bias off", 1)
+    measured = project.root / tiny_study.RESULT / second / "measure/stage.json"
     wait_for(measured.exists, "second network", 120)
     for pid in stage_processes(project, "study"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert study.wait() != 0
     output = project.rvb("study", "Tiny2026Linear", "grid").stdout
-    assert "Tiny2026Linear-grid/0-1: train is kept" in output
-    assert "Tiny2026Linear-grid/0-1: measure is kept" in output
-    assert "Tiny2026Linear-grid/3-1: train is kept" not in output
+    assert f"Tiny2026Linear-grid/{second}: train is kept" in output
+    assert f"Tiny2026Linear-grid/{second}: measure is kept" in output
+    assert f"Tiny2026Linear-grid/{last}: train is kept" not in output
     assert re.search(r"slower, bias off\W+\d", output), "the table is printed"
     assert tiny_study.results(project) == tiny_study.results(studied)
 
@@ -82,6 +84,7 @@ def test_the_inputs_of_a_networks_steps_are_what_they_really_import(project, stu
     run_stage("data", "tiny")
     inputs.write_study("tiny", study)
     loading = {path.as_posix() for path in code.closure(Path("benchmark/studies/grids.py"))}
+    first = grids.load(*grids.split_id(study), "tiny").networks()[0].name
     for step in ("train", "measure"):
-        really, planned = really_imported(project, step, "tiny", study), planned_code(project, f"{study}/0-0", step)
+        really, planned = really_imported(project, step, "tiny", study), planned_code(project, first, step)
         assert really - loading == planned - loading

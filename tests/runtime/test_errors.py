@@ -37,6 +37,14 @@ def test_a_full_memory_is_one_line_and_counts_as_such_on_a_cluster(error, words,
     assert errors.FULL_MEMORY.search(text), "the stage is tried again"
 
 
+def test_a_lost_gpu_is_one_line() -> None:
+    lost = RuntimeError("CUDA error: GPU is lost\nCUDA kernel errors might be asynchronously reported")
+    with pytest.raises(
+        SystemExit, match=r"^error: the GPU failed \(CUDA error: GPU is lost\); see what `nvidia-smi` says, .* kept$"
+    ):
+        errors.run(raising(lost))
+
+
 def test_another_error_is_no_full_memory() -> None:
     with pytest.raises(RuntimeError, match="shapes differ"):
         errors.run(raising(RuntimeError("shapes differ")))

@@ -57,11 +57,18 @@ def test_settings_for_a_gpu_are_refused_on_the_cpu(setting) -> None:
     assert TrainRun(**{setting: True}).model_dump()[setting] is True
 
 
+def flags() -> tuple[bool, bool]:
+    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+
 def test_tensor_float32_is_for_the_block_alone() -> None:
-    for allowed in (True, False):
-        with torch_setup.tensor_float32(allowed):
-            assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is allowed
-    assert not torch.backends.cuda.matmul.allow_tf32
+    before, seen = flags(), []
+    with torch_setup.tensor_float32(True):
+        seen.append(flags())
+        with torch_setup.tensor_float32(False):
+            seen.append(flags())
+        seen.append(flags())
+    assert [*seen, flags()] == [(True, True), (False, False), (True, True), before]
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_network_of_a_study_starts_from_the_cells_that_it_names(linear_row, tm
     with pytest.raises(BenchmarkError, match="the preparation scaling works on a trained network; name its row by"):
         fitted(row, tmp_path / "none")
     start = load_row("tiny", "Tiny2026Linear-small")
-    network = Network(study="Tiny2026Linear-s", cell="on", place=1, seed=0, images=1, measures=(), start=start)
+    network = Network(study="Tiny2026Linear-s", cell="on", seed=0, images=1, measures=(), start=start)
     assert_halved(fitted(replace(row, network=network), tmp_path)[0])
 
 

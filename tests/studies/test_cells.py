@@ -39,14 +39,15 @@ def project(studied):
 @pytest.mark.slow
 def test_a_cell_goes_on_from_anothers_weights_of_its_seed(project) -> None:
     tiny_study.run()
-    weights = {f"{c}-{s}": tiny_study.RESULT / f"{c}-{s}/train/model.safetensors" for c in (0, 1) for s in (0, 1)}
+    places = [(cell, seed) for cell in ("first", "second") for seed in (0, 1)]
+    weights = {place: tiny_study.RESULT / tiny_study.network(*place) / "train/model.safetensors" for place in places}
     for seed in (0, 1):
-        first, on = (load_file(weights[f"{cell}-{seed}"]) for cell in (0, 1))
+        first, on = (load_file(weights[cell, seed]) for cell in ("first", "second"))
         assert all(torch.allclose(first[name], on[name], atol=1e-6) for name in first)
-    assert not torch.equal(load_file(weights["0-0"])["1.weight"], on["1.weight"])
+    assert not torch.equal(load_file(weights["first", 0])["1.weight"], on["1.weight"])
     runs = json.loads((project.root / tiny_study.RESULT / "study.json").read_text())["runs"]
     started = [run["training"]["init_sha256"] for run in runs]
-    assert started == [None, None, *(files.sha256_file(weights[f"0-{seed}"]) for seed in (0, 1))]
+    assert started == [None, None, *(files.sha256_file(weights["first", seed]) for seed in (0, 1))]
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishe
         assert run.values["clean"] == np.mean(seen["clean: right"])
         assert run.values["PGD"] == np.mean(seen["PGD: right"])
         assert run.values["confidence: largest"] == run.values["confidence: curve"][0]
-    times = tiny_study.RESULT.parent / "times/Tiny2026Linear-grid/1-1/train.json"
+    times = tiny_study.RESULT.parent / "times/Tiny2026Linear-grid" / tiny_study.network("slower, bias off", 1) / "train.json"
     assert json.loads(times.read_text())["wall_seconds"] > 0
 
     tiny_study.add(studied, ("clean: 0.25", "clean: 0.5"))

@@ -9,6 +9,7 @@ from tiny_linear_row import METHOD
 from tiny_project import Project
 
 from benchmark.records.study import PublishedStudy
+from benchmark.specs.rows import Network
 from benchmark.studies import grids
 from benchmark.studies.results import collect_study
 
@@ -39,6 +40,11 @@ def confidence(model, images, labels, *, seed, shrink):
 """
 RESULT = Path("work/tiny/studies/Tiny2026Linear-grid")
 NAMES = ("tiny", "Tiny2026Linear-grid")
+
+
+def network(cell: str, seed: int) -> str:
+    """The folder of a network in the study's."""
+    return Network(NAMES[1], cell, seed, images=0, measures=()).name
 
 
 def add(project: Project, change: tuple[str, str] = ("", "")) -> Path:

@@ -21,6 +21,7 @@ from benchmark.layers.attention_weights import attention_weights
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import capture, standard
 from benchmark.training.capture import WARM, waits_among
+from benchmark.training.objective import robust_accuracy
 from benchmark.training.steps import Autocast, Steps, optimizer
 
 IMAGES, LABELS = blobs(0, 16)
@@ -239,6 +240,9 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_reported(monkeypatch, c
     assert capsys.readouterr().out.splitlines() == [
         f"out of memory: gradients of batches of 16 are gathered from {size} images at a time" for size in (8, 4)
     ]
+    darker = lambda network, x, y, eps_factor: x * (1 - 0.1 * (network(x).argmax(1) == y).float()[:, None, None, None])  # noqa: E731
+    scored = [robust_accuracy(darker, holding(most), IMAGES, LABELS) for most in (16, 5)]
+    assert scored[0] == scored[1], "scores take fewer images at a time too"
     with pytest.raises(BenchmarkError, match=r"^out of memory with one image of a batch of 16; use another GPU$"):
         steps_of(holding(0), standard.objective(None), rules).step([(IMAGES, LABELS)], 16, 1.0)
 

@@ -15,6 +15,7 @@ from benchmark.attacks import pgd
 from benchmark.attacks.prediction import margins
 from benchmark.layers.attention_weights import attention_weights
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.torch_setup import tensor_float32
 from benchmark.specs.threat import ThreatModel
 from benchmark.training import adversarial, gloro, margin, standard
 from benchmark.training.objective import accuracy
@@ -77,6 +78,37 @@ def test_zeros_of_matrices_stay_and_all_else_learns(tmp_path, options) -> None:
         assert weights["4.bias"].any(), "vectors are free"
     free, _ = run(sparse(), standard.objective(None), spec(**options), tmp_path / "free")
     assert free["1.weight"][:, ::2].any()
+
+
+def test_gradients_of_zeros_that_stay_count_in_no_norm(tmp_path) -> None:
+    """One step of rate 1 whose gradient is clipped to 0.05 is as long as that, wherever the gradient was larger."""
+    network = sparse()
+    before = [p.detach().clone() for p in network.parameters()]
+    rules = {
+        "optimizer": "sgd",
+        "learning_rate": 1.0,
+        "epochs": 1,
+        "batch_size": 512,
+        "schedule": "constant",
+        "clip_norm": 0.05,
+        "keep_zeros": True,
+    }
+    run(network, standard.objective(None), spec(**rules), tmp_path / "c")
+    moved = torch.cat([(p.detach() - old).flatten() for p, old in zip(network.parameters(), before, strict=True)])
+    assert moved.norm().item() == pytest.approx(0.05, rel=1e-3)
+
+
+def test_scores_are_taken_in_float32_where_training_is_not(tmp_path) -> None:
+    seen = []
+
+    def score(network, images, labels) -> float:
+        seen.append(torch.backends.cuda.matmul.allow_tf32)
+        return 0.5
+
+    with tensor_float32(True):
+        run(model(), standard.objective(None), spec(epochs=2), tmp_path / "c", metric=score)
+        seen.append(torch.backends.cuda.matmul.allow_tf32)
+    assert seen == [False, False, True]
 
 
 class Counting(standard.Standard):
