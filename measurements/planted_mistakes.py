@@ -351,6 +351,16 @@ own components, an objective that is none: isinstance(objective, Objective) => o
 mixing, every batch: {"prob": spec.mix_chance => {"prob": 1.0
 [training] tests/training/test_selection.py
 patience an epoch too long: warmup_epochs) >= selection.patience => warmup_epochs) > selection.patience
+[training] tests/training/test_loop.py -k in_no_norm
+zeros that stay count in the clipped norm: gradient.mul_(mask) => gradient.mul_(1)
+[training] tests/training/test_loop.py -k in_float32
+scores in TensorFloat-32: with tensor_float32(False): value = => with tensor_float32(True): value =
+[runtime] tests/training/test_gpu_steps.py -k memory
+scores take all images at once: slice(start, min(start + batch_size, count)), 1) => slice(start, min(start + batch_size, count)), count)
+[sandbox] tests/pipeline/test_forks.py
+one network that fails ends the study: if go_on and error.code != INTERRUPTED: => if error.code == INTERRUPTED:
+[studies] tests/studies/test_studies.py -k attacks_the_images
+a study attacks as many as the rows: "attacked": None} => "attacked": rules.attacked}
 """
 
 
