@@ -149,10 +149,8 @@ def _write_weights(track: str, row: str, sha256: str) -> None:
     if not made.exists() or kept.exists():
         return
     if (size := made.stat().st_size) > LARGEST:
-        console.print(
-            f"{row}: its weights have {size / 2**20:.0f} MiB, more than the {LARGEST >> 20} that git keeps of a row, and are not "
-            f"published. Release {made} elsewhere: benchmark.load_model takes it, saved as {kept}, by the sha256 in the Record."
-        )
+        words = f"{size / 2**20:.0f} MiB of weights, over the {LARGEST >> 20} that git keeps of a row, are not published"
+        console.print(f"{row}: {words}; release {made} elsewhere: benchmark.load_model reads it where it is saved as {kept}")
     else:
         files.write(kept, made.read_bytes())
 

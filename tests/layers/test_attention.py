@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import pytest
@@ -121,6 +122,14 @@ def grid_of(*, content: float = 0.5) -> GridAttention:
     for part in (layer.query, layer.key, layer.value, layer.output):
         part.bias.copy_(0.1 * torch.randn(part.bias.shape))
     return layer
+
+
+def test_a_network_in_training_can_be_copied() -> None:
+    """What a forward pass keeps for an objective holds the graph, which no copy can have."""
+    layer = grid_of().train().requires_grad_(True)
+    layer(torch.rand(2, 9, 8, dtype=torch.float64))
+    assert layer.kept is not None
+    assert copy.deepcopy(layer).kept is None
 
 
 def test_grid_attention_is_its_formula_pair_by_pair_and_training_keeps_its_parts() -> None:

@@ -21,7 +21,7 @@ def prepare(model, start, train_split, place, *, factor: float = 0.5, kill: str 
             place.folder.mkdir(parents=True, exist_ok=True)
             with (place.folder / "worked.txt").open("a") as log:
                 log.write(f"{{name}}\\n")
-            return {{"weight": factor * start.state_dict()[name]}}, {{"images": len(train_split[0])}}
+            return {{"weight": factor * start.state_dict()[name]}}, {{"images": len(train_split[0]), "drawn": torch.rand(()).item()}}
 
         kept, history[name] = place.kept(name, make)
         with torch.no_grad():

@@ -196,7 +196,7 @@ def test_thresholds_stay_at_zero_or_above(tmp_path) -> None:
     for name in ("standard", *OBJECTIVES):
         model = convolutional(0, clipped=True, theta=0.01)
         objective = OBJECTIVES[name].objective(None, radius=0.1) if name in OBJECTIVES else standard.objective(None)
-        run(model, objective, spec(epochs=1, learning_rate=0.1), tmp_path / name)
+        run(model, objective, spec(epochs=1, learning_rate=0.1), tmp_path / name, precision="64-true")
         lowest[name] = min(part.theta.min().item() for part in model if isinstance(part, ClippedReLU))
     assert lowest["standard"] < 0
     assert lowest["bcp"] == lowest["local_lip"] == 0
