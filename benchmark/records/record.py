@@ -5,7 +5,7 @@ Units: every radius is in pixels of [0, 1] at the data set's native resolution. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
@@ -101,6 +101,16 @@ def headline(record: Record) -> dict[str, Proportion]:
     smoothed = record.smoothed.certified if record.smoothed else ()
     numbers |= {f"smoothed {c.threat.label}": c.accuracy for c in smoothed}
     return numbers | ({"corrupted": record.corrupted.accuracy} if record.corrupted else {})
+
+
+def order(numbers: Mapping[str, Proportion], names: Sequence[str], row: str) -> tuple[float | str, ...]:
+    """Return the key by which tables sort rows: the first robust accuracy, the other robust and certified ones, clean, name.
+
+    Smoothed versions are other classifiers and do not count, nor does the mean on corrupted images.
+    """
+    ranking = [name for name in names if name.startswith(("robust", "certified"))]
+    first = "clean" if not ranking or ranking[0].startswith("certified") else ranking[0]
+    return (*(-numbers[name].value if name in numbers else 1.0 for name in (first, *ranking, "clean")), row)
 
 
 def on_other_images(records: Iterable[Record]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -179,11 +180,17 @@ def test_logits_are_taken_from_what_a_model_returns(model, images, labels) -> No
         ({"attacks": ("Linf", 0.1)}, r"'Linf' is no attack; give pairs"),
         ({"attacks": [("L2", 0.1), ("l2", "25.5/255")]}, r"the attack L2 0\.1 stands twice"),
         ({"sigma": -1}, "sigma -1 is no deviation"),
-        ({"count": 13}, "count 13 is none; give a whole number from 1 to the 12 images"),
+        ({"count": 13}, "^count must be a whole number from 1 to 12, not 13$"),
         ({"sigma": "1/4"}, "sigma '1/4' is no deviation"),
         *(({"minutes": minutes}, f"minutes {minutes!r} is no limit") for minutes in ("ten", -1)),
-        ({"radii": [-1]}, "eps -1 is no radius"),
-        ({"images": [1, 2]}, "give images"),
+        ({"radii": [-1]}, "^radii -1 is no radius"),
+        ({"radii": ["a"]}, "^radii 'a' is no radius"),
+        *(({"radii": radii}, "^radii must be a list of numbers") for radii in (0.5, "0.5", torch.tensor(0.5))),
+        ({"radii": [99]}, "^L2 radii 99 is above"),
+        *(({"attacks": [], "seed": seed}, "^seed must be a whole number") for seed in (0.5, -1)),
+        *(({"folder": folder}, f"^folder '{folder}' cannot be written to") for folder in (__file__, 5)),
+        ({"logits": 5}, "^logits is a int"),
+        ({"images": np.zeros((12, 1, 6, 6))}, r"^images are a ndarray; give a torch\.Tensor"),
         ({"engine": "quick"}, "unknown engine 'quick'"),
         ({"images": torch.zeros(0, 1, 6, 6), "labels": torch.zeros(0, dtype=torch.long)}, "there is no image"),
     ],

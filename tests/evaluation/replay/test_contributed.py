@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,14 @@ def test_an_image_counts_in_every_ball_that_it_lies_in() -> None:
     content = judged()
     assert content["broken"]["L2 2"] >= 1
     assert all(one["lost"] == [] for one in content["robust"])
+
+
+def test_in_a_fresh_clone_the_published_weights_are_asked() -> None:
+    image = bring_one()
+    shutil.rmtree("work/tiny")
+    assert [one["lost"] for one in judged("--write")["robust"]] == [[], [image]]
+    FILE.unlink()
+    assert refused() == "contributed.safetensors is no file; give a safetensors file of adversarial images"
 
 
 def test_the_first_who_breaks_an_image_is_credited() -> None:
