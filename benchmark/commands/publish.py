@@ -150,8 +150,9 @@ def _write_weights(track: str, row: str, sha256: str) -> None:
         return
     if (size := made.stat().st_size) > LARGEST:
         console.print(
-            f"{row}: its weights have {size / 2**20:.0f} MiB, more than the {LARGEST >> 20} that git keeps of a row, and are not "
-            f"published. Release {made} elsewhere: benchmark.load_model takes it, saved as {kept}, by the sha256 in the Record."
+            f"{row}: its weights have {size / 2**20:.0f} MiB, more than the {LARGEST >> 20} that git keeps of a row, and are "
+            f"not published. Release {made} elsewhere: benchmark.load_model takes it, saved as {kept}, by the sha256 in the "
+            "Record."
         )
     else:
         files.write(kept, made.read_bytes())

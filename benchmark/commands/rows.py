@@ -60,15 +60,13 @@ def board(
 
     The Records that were built here are shown; if there is none, the published ones.
     """
-    rules, chosen = tracks.load(track), load_rows(track)
-    declared = [row.name for row in chosen]
+    rules, declared = tracks.load(track), {row.name: row.default for row in load_rows(track)}
     built = {} if published else {row: made for row in declared if (made := baselines.built_numbers(track, row))}
     rows = built or baselines.published(track)
     if not rows:
-        if not declared:
-            raise BenchmarkError(NO_ROWS.format(track))
-        every = "" if any(row.default for row in chosen) else " --all"
-        raise BenchmarkError(f"no row of {track} is built here or published; run `rvb repro --track {track}{every}`")
+        every = "" if any(declared.values()) else " --all"
+        words = f"no row of {track} is built here or published; run `rvb repro --track {track}{every}`"
+        raise BenchmarkError(words if declared else NO_ROWS.format(track))
     where = f"built here, in {WORK / track}" if built else f"published in {PUBLISHED / track}"
     counted = {row: baselines.counted(track, made) for row, made in rows.items()}
     numbers = {row: headline(record) for row, (record, _) in counted.items()}
@@ -94,9 +92,8 @@ def board(
 
 def show(row: RowArgument, track: TrackOption = "digits") -> None:
     """Print the numbers of one row: as it was built here, or else as it is published."""
-    name = load_row(track, row).name
-    built = baselines.built_numbers(track, name, bare=True)
-    made = built or baselines.published_row(track, name)
+    built = baselines.built_numbers(track, load_row(track, row).name, bare=True)
+    made = built or baselines.published_row(track, row)
     if made is None:
         raise BenchmarkError(f"{row} is neither built here nor published on {track}; run `rvb repro {row} --track {track}`")
     record, credit = baselines.counted(track, made)

@@ -127,7 +127,7 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int)
 
 
 def _prepare_data(track: str) -> None:
-    """Prepare the track's data where they are not. Say on stderr what stops it: rows can be verified in part without images."""
+    """Prepare the track's data where they are missing. Print why not: without images rows are verified in part."""
     from benchmark.steps import data
 
     if not (paths.WORK / track / "data/data.json").exists():

@@ -106,15 +106,14 @@ def evaluate(
             raise BenchmarkError("a track has labels of its own; leave out `labels`")
         images, labels = load_images(track.name)
     if not isinstance(images, torch.Tensor):
-        words = "give a torch.Tensor (n, c, h, w), or the name of a track"
-        raise BenchmarkError(f"images are a {type(images).__name__}; {words}")
+        raise BenchmarkError(f"images are a {type(images).__name__}; give a torch.Tensor (n, c, h, w), or a track's name")
     if labels is None:
         raise BenchmarkError("give images (n, c, h, w) and `labels` (n,), or the name of a track")
     if count is not None:
         first = own_model.whole("count", count, range(1, len(images) + 1), f"from 1 to {len(images)}")
         images, labels = images[:first], labels[:first]
     size = own_model.whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
-    number = own_model.seed_of(seed)
+    number = own_model.whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
     if logits is not None and not callable(logits):
         raise BenchmarkError(f"logits is a {type(logits).__name__}; give a function of the model's output")
     own = _Logits(model, logits) if logits and isinstance(model, nn.Module) else model
@@ -133,7 +132,13 @@ def evaluate(
     if isinstance(radii, str) or not isinstance(radii, Iterable) or getattr(radii, "ndim", 1) == 0:
         raise BenchmarkError(f"radii must be a list of numbers, as [0.1, 0.5], not {radii!r}")
     shown = tuple(sorted({own_model.radius("L2", radius, images, "radii") for radius in radii}))
-    stored = _folder(folder) if folder else None
+    try:
+        stored = Path(folder) if folder else None
+        if stored:
+            stored.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=stored).close()
+    except (OSError, TypeError) as error:
+        raise BenchmarkError(f"folder {str(folder)!r} cannot be written to: {said(error)}; give another") from None
     attacked = slice((track.evaluation.attacked if track else None) or len(images))
     with (
         own_model.evaluating(model, place),
@@ -362,17 +367,6 @@ def _specs(attacks: Attacks, seed: SupportsIndex, images: torch.Tensor) -> list[
             raise BenchmarkError(f"the attack {spec.threat.label} stands twice; give it once")
         specs[spec.threat.label] = spec
     return list(specs.values())
-
-
-def _folder(folder: str | Path) -> Path:
-    """Return the folder of partial work, made where it is missing. Raise a BenchmarkError where nothing can be written there."""
-    try:
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
-    except (OSError, TypeError) as error:
-        raise BenchmarkError(f"folder {str(folder)!r} cannot be written to: {said(error)}; give another") from None
-    return path
 
 
 def _track(name: str) -> Track:

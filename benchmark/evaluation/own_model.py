@@ -40,11 +40,8 @@ def autoattack_spec(norm: object, eps: Any, seed: SupportsIndex, images: torch.T
     usual = NORMS.get(str(norm).lower())
     if not usual:
         raise BenchmarkError(f"unknown norm {norm!r}; give one of {' and '.join(get_args(Norm))}")
-    return AttackSpec(attack="autoattack", norm=usual, eps=radius(usual, eps, images), seed=seed_of(seed))
-
-
-def seed_of(seed: SupportsIndex) -> int:
-    return whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
+    number = whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
+    return AttackSpec(attack="autoattack", norm=usual, eps=radius(usual, eps, images), seed=number)
 
 
 def check_engine(engine: object) -> None:

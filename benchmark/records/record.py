@@ -104,13 +104,9 @@ def headline(record: Record) -> dict[str, Proportion]:
 
 
 def order(numbers: Mapping[str, Proportion], names: Sequence[str], row: str) -> tuple[float | str, ...]:
-    """Return the key by which tables sort rows: the first robust accuracy, the other robust and certified ones, clean, name.
-
-    Smoothed versions are other classifiers and do not count, nor does the mean on corrupted images.
-    """
-    ranking = [name for name in names if name.startswith(("robust", "certified"))]
-    first = "clean" if not ranking or ranking[0].startswith("certified") else ranking[0]
-    return (*(-numbers[name].value if name in numbers else 1.0 for name in (first, *ranking, "clean")), row)
+    """Return the key by which tables sort rows: robust accuracies (without attacks clean), certified ones, clean, name."""
+    robust, certified = ([name for name in names if name.startswith(kind)] for kind in ("robust", "certified"))
+    return (*(-numbers[name].value if name in numbers else 1.0 for name in (*(robust or ["clean"]), *certified, "clean")), row)
 
 
 def on_other_images(records: Iterable[Record]) -> str:

@@ -140,8 +140,7 @@ class Row:
 def load_row(track: str, name: str, option: str = "--track {}") -> Row:
     """Return the row `<submission>-<variant>` of a track; `option` is how the caller gives another track.
 
-    Raise BenchmarkError for an unknown track, submission or variant (the near miss is suggested), or settings that do
-    not fit.
+    Raise BenchmarkError for an unknown track, submission or variant (with the near miss), or settings that do not fit.
     """
     if not isinstance(name, str):
         raise BenchmarkError(f"the row is a {type(name).__name__}; give its name, <submission>-<variant>")

@@ -139,16 +139,14 @@ def _check_name(part: str, place: str) -> None:
 
 
 def settings(submission: Submission, variant: str, track: str, option: str = "--track {}") -> VariantOnTrack:
-    """Return a variant's settings on a track. Raise a BenchmarkError for one that is unknown or is not on the track; it names
-    the `option` that gives another.
-    """
+    """Return a variant's settings on a track; raise a BenchmarkError where it has none, with the `option` for another."""
     if variant not in submission.variants:
         raise BenchmarkError(f"{submission.name} has no variant {variant!r}{near_miss(variant, submission.variants)}")
     entry = submission.variants[variant].tracks.get(track)
     if entry is None:
         entered = sorted(submission.variants[variant].tracks)
-        where = f"it is on {' and '.join(entered)}: give {option.format(entered[0])}" if entered else "it is on none"
-        raise BenchmarkError(f"{submission.name}-{variant} is not on track {track}; {where}")
+        where = f"{' and '.join(entered)}: give {' or '.join(map(option.format, entered))}" if entered else "none"
+        raise BenchmarkError(f"{submission.name}-{variant} is not on track {track}; it is on {where}")
     return entry
 
 

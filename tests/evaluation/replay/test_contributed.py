@@ -104,6 +104,10 @@ def test_one_more_image_lowers_the_number_with_its_credit() -> None:
     assert "lowered by adversarial images that others contributed: Jane Doe" in told.output
     assert rvb("regress", "--published").exit_code == 0
     assert rvb("verify", NAME).exit_code == 0, "the Record stays as it was measured"
+    shutil.rmtree("work/tiny")
+    assert f"{NAME}: robust L2 0.5: {before - 1} -> {before - 1} images" in verify().output, "by the published weights"
+    FILE.unlink()
+    assert "contributed.safetensors is no file" in refused()
 
 
 def test_an_image_counts_in_every_ball_that_it_lies_in() -> None:
@@ -116,14 +120,6 @@ def test_an_image_counts_in_every_ball_that_it_lies_in() -> None:
     content = judged()
     assert content["broken"]["L2 2"] >= 1
     assert all(one["lost"] == [] for one in content["robust"])
-
-
-def test_in_a_fresh_clone_the_published_weights_are_asked() -> None:
-    image = bring_one()
-    shutil.rmtree("work/tiny")
-    assert [one["lost"] for one in judged("--write")["robust"]] == [[], [image]]
-    FILE.unlink()
-    assert refused() == "contributed.safetensors is no file; give a safetensors file of adversarial images"
 
 
 def test_the_first_who_breaks_an_image_is_credited() -> None:
