@@ -146,7 +146,7 @@ def commands(row: Row) -> list[tuple[str, str]]:
     record = row.record
     name, track = record.row, f"--track {record.track}"
     lines = [
-        ("Evaluate all that is stored again, in seconds", f"rvb verify {name} {track}"),
+        ("Check it: what is stored if you built it, else a few attacks anew", f"rvb verify {name} {track}"),
         ("Rebuild every number: train, attack and certify again", f"rvb repro {name} {track}"),
         ("The whole board", f"rvb repro {track}"),
     ]
