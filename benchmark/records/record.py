@@ -106,7 +106,7 @@ def headline(record: Record) -> dict[str, Proportion]:
 def order(numbers: Mapping[str, Proportion], names: Sequence[str], row: str) -> tuple[float | str, ...]:
     """Return the key by which tables sort rows: robust accuracies (without attacks clean), certified ones, clean, name."""
     robust, certified = ([name for name in names if name.startswith(kind)] for kind in ("robust", "certified"))
-    return (*(-numbers[name].value if name in numbers else 1.0 for name in (*(robust or ["clean"]), *certified, "clean")), row)
+    return (*(-numbers[key].value if key in numbers else 1.0 for key in (*(robust or ["clean"]), *certified, "clean")), row)
 
 
 def on_other_images(records: Iterable[Record]) -> str:
