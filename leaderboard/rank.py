@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from benchmark.records.accuracy import Proportion
 from benchmark.records.contributed import Contribution, Scores, credits
-from benchmark.records.record import Record, headline, headline_names
+from benchmark.records.record import Record, headline, headline_names, order
 from benchmark.records.study import PublishedStudy
 from benchmark.records.study_table import Spread
 from benchmark.specs.track import SmoothingSpec, Track
@@ -80,8 +80,7 @@ def rank(
 ) -> list[Row]:
     """Return the rows by the first robust accuracy, then by the other robust and certified ones, clean, and name.
 
-    Smoothed versions are other classifiers and do not count, nor does the mean on corrupted images. Two rows are ordered
-    where images and, if both have one, studies over seeds say so (benchmark/records/comparison.py).
+    Two rows are ordered where images and, if both have one, studies over seeds say so (benchmark/records/comparison.py).
 
     Args:
         images: by row and name of a number, a digit an image: 1 where it counts. Rows without are not ordered.
@@ -89,15 +88,10 @@ def rank(
     """
     names = columns(track)
     key = ranking_name(track)
-    ranking = [name for name in names[1:] if not name.startswith(("smoothed", "corrupted"))]
     values = {record.row: headline(record) for record in records}
 
-    def order(record: Record) -> tuple[float | str, ...]:
-        numbers = values[record.row]
-        rest = [-numbers[name].value if name in numbers else 1.0 for name in (*ranking, "clean")]
-        return (-numbers[key].value, *rest, record.row)
-
-    trained, ordered = trainings(records, track, studies), sorted(records, key=order)
+    trained = trainings(records, track, studies)
+    ordered = sorted(records, key=lambda record: order(values[record.row], names, record.row))
     by_name = {
         name: _standings(name, [record for record in ordered if name in values[record.row]], images, trained, name == key)
         for name in dict.fromkeys([key, *_robust(names), *names])
@@ -116,11 +110,6 @@ def rank(
             )
         )  # fmt: skip
     return rows
-
-
-def by_rank(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows by best rank, then worst rank, then in the order given."""
-    return sorted(rows, key=lambda row: (row.best, row.worst))
 
 
 @cache

@@ -21,7 +21,7 @@ def evaluate(
     count: Annotated[int | None, typer.Option(min=1, help="Only the first images of the track.")] = None,
     certificate: Annotated[bool, typer.Option("--certificate", help="Prove radii, of networks of known layers.")] = False,
     sigma: Annotated[float | None, typer.Option(help="Certify the smoothed version too, by noise of this deviation.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="A limit; what is undecided by then is said.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="A limit; images undecided by then count as not robust.")] = None,
     folder: Annotated[Path | None, typer.Option(help="What a run that was stopped goes on from.")] = None,
     device: Annotated[str, typer.Option(help="Such as cpu or cuda.")] = "cpu",
     batch_size: Annotated[int, typer.Option(min=1, help="Images in one call of the model.")] = 128,
@@ -33,6 +33,8 @@ def evaluate(
     from benchmark.evaluation.evaluate import evaluate as evaluated
     from benchmark.evaluation.report import check_place
 
+    if "none" in (attack or ()) and len(attack or ()) > 1:
+        raise BenchmarkError("--attack none stands beside other attacks; give it alone, or leave it out")
     threats = None if attack is None else [_threat(words) for words in attack if words != "none"]
     for path in save or ():
         check_place(path)

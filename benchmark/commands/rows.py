@@ -15,13 +15,13 @@ from benchmark.commands import baselines
 from benchmark.commands.terminal import RowArgument, TrackOption, console, track_names
 from benchmark.pipeline import inputs
 from benchmark.records import robustbench
-from benchmark.records.record import headline, headline_names
+from benchmark.records.record import headline, headline_names, order
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK, published_files
 from benchmark.specs import tracks
 from benchmark.specs.base import to_json
-from benchmark.specs.rows import load_row, load_rows
+from benchmark.specs.rows import NO_ROWS, load_row, load_rows
 from benchmark.specs.seeds import variant_of
 from benchmark.studies import grids
 
@@ -35,7 +35,7 @@ def list_rows(track: Annotated[str, typer.Option(help="This one alone.", autocom
         rows, rules = load_rows(name), tracks.load(name)
         console.print(f"[bold]{name}[/]  {rules.title} (version {rules.version})")
         for row in rows:
-            left_out = "" if row.default else "; by `rvb repro --all` alone"
+            left_out = "" if row.default else "; only built with `--all`"
             title = row.submission.variants[row.variant].title
             built = "built here" if (row.folder / "record" / "record.json").exists() else "not built here"
             also = "; published" if (PUBLISHED / name / f"{row.name}.json").exists() else ""
@@ -60,21 +60,22 @@ def board(
 
     The Records that were built here are shown; if there is none, the published ones.
     """
-    rules, declared = tracks.load(track), [row.name for row in load_rows(track)]
+    rules, declared = tracks.load(track), {row.name: row.default for row in load_rows(track)}
     built = {} if published else {row: made for row in declared if (made := baselines.built_numbers(track, row))}
     rows = built or baselines.published(track)
     if not rows:
-        raise BenchmarkError(f"no row of {track} is built here or published; run `rvb repro --track {track}`")
+        every = "" if any(declared.values()) else " --all"
+        words = f"no row of {track} is built here or published; run `rvb repro --track {track}{every}`"
+        raise BenchmarkError(words if declared else NO_ROWS.format(track))
     where = f"built here, in {WORK / track}" if built else f"published in {PUBLISHED / track}"
     counted = {row: baselines.counted(track, made) for row, made in rows.items()}
     numbers = {row: headline(record) for row, (record, _) in counted.items()}
     names = [name for name in headline_names(rules) if name.startswith(SHOWN)]
-    key = next((name for name in names if name.startswith("robust")), "clean")
     table = Table(title=f"{rules.title}: {where}", title_justify="left")
     table.add_column("row", overflow="fold")  # in a narrow terminal; numbers stay whole
     for name in names:
         table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
-    for row, shares in sorted(numbers.items(), key=lambda item: (-item[1][key].value, item[0])):
+    for row, shares in sorted(numbers.items(), key=lambda item: order(item[1], names, item[0])):
         table.add_row(row, *(f"{100 * shares[name].value:.1f}" if name in shares else "–" for name in names))
     wide = None if console.is_terminal else 200  # names are folded to a terminal alone
     Console(highlight=False, width=wide).print(table)
@@ -90,12 +91,14 @@ def board(
 
 
 def show(row: RowArgument, track: TrackOption = "digits") -> None:
-    """Print the numbers of one row."""
-    made = baselines.built_numbers(track, load_row(track, row).name, bare=True)
+    """Print the numbers of one row: as it was built here, or else as it is published."""
+    built = baselines.built_numbers(track, load_row(track, row).name, bare=True)
+    made = built or baselines.published_row(track, row)
     if made is None:
-        raise BenchmarkError(f"{row} is not built here; run `rvb repro {row} --track {track}`")
+        raise BenchmarkError(f"{row} is neither built here nor published on {track}; run `rvb repro {row} --track {track}`")
     record, credit = baselines.counted(track, made)
-    table = Table("number", "percent", "95% interval", "images", title=f"{record.title} on {track}")
+    where = "built here" if built else f"published in {PUBLISHED / track}"
+    table = Table("number", "percent", "95% interval", "images", title=f"{record.title} on {track}, {where}")
     for name, p in headline(record).items():
         table.add_row(name, f"{100 * p.value:.1f}", f"{100 * p.low:.1f}–{100 * p.high:.1f}", f"{p.count} of {p.n}")
     console.print(table)

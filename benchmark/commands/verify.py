@@ -88,7 +88,8 @@ def verify(
     if as_json:
         return
     replayed = [*tiers.values()].count("replayed")
-    words = f"{len(tiers)} rows hold: {replayed} replayed, {len(tiers) - replayed} as far as they could be checked"
+    words = f"{replayed} replayed, {len(tiers) - replayed} as far as they could be checked"
+    words = f"{len(tiers)} rows hold: {words}" if len(tiers) != 1 else f"1 row holds: {words}"
     if not tiers:
         words = f"no row of {' or '.join(chosen) or 'any track'} is published; nothing was verified"
     console.print(words, markup=False)
@@ -115,21 +116,26 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int)
 
     from benchmark.evaluation.replay.verify import verify as verify_record
     from benchmark.runtime.torch_setup import set_up
-    from benchmark.steps import data
 
-    if not (paths.WORK / track / "data/data.json").exists():
-        try:
-            with redirect_stdout(sys.stderr):
-                data.execute(track)
-        except BenchmarkError as error:  # rows are verified as far as they can be without images
-            print(f"no images: {error}", file=sys.stderr)
-
+    _prepare_data(track)
     device = set_up(run_settings().evaluate.device)
     calls = []
     for row, built, of in chosen:
         weights = built.record.sha256["weights"] if of == "published" else ""
         calls.append((built, of, _present(track, row, weights), device, sample, seed))
     yield from _in_forks(verify_record, calls, 1 if device.type == "cuda" else jobs)
+
+
+def _prepare_data(track: str) -> None:
+    """Prepare the track's data where they are missing. Print why not: without images rows are verified in part."""
+    from benchmark.steps import data
+
+    if not (paths.WORK / track / "data/data.json").exists():
+        try:
+            with redirect_stdout(sys.stderr):
+                data.execute(track)
+        except BenchmarkError as error:
+            print(f"no images: {error}", file=sys.stderr)
 
 
 def _in_forks(
@@ -214,12 +220,15 @@ def _evaluate(track: str, name: str, path: Path, write: bool, as_json: bool) -> 
     from benchmark.evaluation.replay.findings import some
     from benchmark.runtime.torch_setup import set_up
 
+    if not path.is_file():
+        raise BenchmarkError(f"{path} is no file; give a safetensors file of adversarial images")
     row, published = load_row(track, name), baselines.published_row(track, name)
     made = published or baselines.built_numbers(track, name)
     if made is None:
         raise BenchmarkError(f"{name} is neither built here nor published on {track}; run `rvb repro {name}`")
     if write and published is None:
         raise BenchmarkError(f"{name} is not published on {track}; there is no number to lower: leave out --write")
+    _prepare_data(track)
     with evaluator_of(made.record, row, set_up(run_settings().evaluate.device)) as evaluator:
         broken, new = evaluate_file(path, evaluator, made.record, made.images)
     earlier = contributed.read(PUBLISHED / track / contributed.FOLDER, made.record)

@@ -8,7 +8,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, SupportsFloat, SupportsIndex
@@ -33,7 +33,7 @@ from benchmark.evaluation.run_attack import Attack, AttackState
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.description import describe, rebuild
 from benchmark.runtime import files, paths
-from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.errors import BenchmarkError, near_miss, said
 from benchmark.runtime.machine import environment
 from benchmark.specs import tracks
 from benchmark.specs.threat import AttackSpec, CertificateSpec, Engine
@@ -105,18 +105,23 @@ def evaluate(
         if labels is not None:
             raise BenchmarkError("a track has labels of its own; leave out `labels`")
         images, labels = load_images(track.name)
-    if not isinstance(images, torch.Tensor) or labels is None:
+    if not isinstance(images, torch.Tensor):
+        raise BenchmarkError(f"images are a {type(images).__name__}; give a torch.Tensor (n, c, h, w), or a track's name")
+    if labels is None:
         raise BenchmarkError("give images (n, c, h, w) and `labels` (n,), or the name of a track")
     if count is not None:
-        first = own_model.whole("count", count, range(1, len(images) + 1), f"from 1 to the {len(images)} images")
+        first = own_model.whole("count", count, range(1, len(images) + 1), f"from 1 to {len(images)}")
         images, labels = images[:first], labels[:first]
     size = own_model.whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
+    number = own_model.whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
+    if logits is not None and not callable(logits):
+        raise BenchmarkError(f"logits is a {type(logits).__name__}; give a function of the model's output")
     own = _Logits(model, logits) if logits and isinstance(model, nn.Module) else model
     place = own_model.device_of(own, images, device)
     own_model.check_engine(engine)
     suites = track.suites.values() if track else ()
     of_track = [(spec.norm, spec.eps) for suite in suites for spec in suite if spec.attack == "autoattack"]
-    specs = _specs((of_track if track else DEFAULT) if attacks is None else attacks, seed, images)
+    specs = _specs((of_track if track else DEFAULT) if attacks is None else attacks, number, images)
     rules = _smoothing(sigma, track)
     names = CERTIFICATES if certificate is True else (str(certificate),) if certificate else ()
     if names and names[0] not in CERTIFICATES:
@@ -124,7 +129,16 @@ def evaluate(
     of_attacks = (0.1, 0.25, 0.5, *(spec.eps for spec in specs if spec.norm == "L2" and spec.eps))
     if radii is None:
         radii = track.certified_radii if track else of_attacks
-    shown = tuple(sorted({own_model.radius("L2", radius, images) for radius in radii}))
+    if isinstance(radii, str) or not isinstance(radii, Iterable) or getattr(radii, "ndim", 1) == 0:
+        raise BenchmarkError(f"radii must be a list of numbers, as [0.1, 0.5], not {radii!r}")
+    shown = tuple(sorted({own_model.radius("L2", radius, images, "radii") for radius in radii}))
+    try:
+        stored = Path(folder) if folder else None
+        if stored:
+            stored.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=stored).close()
+    except (OSError, TypeError) as error:
+        raise BenchmarkError(f"folder {str(folder)!r} cannot be written to: {said(error)}; give another") from None
     attacked = slice((track.evaluation.attacked if track else None) or len(images))
     with (
         own_model.evaluating(model, place),
@@ -136,10 +150,9 @@ def evaluate(
             raise BenchmarkError("there is no image to evaluate on")
         fitted, clean, warnings = first_look(own, inputs, targets, size, say)
         network = _rebuilt(own, inputs, size) if names else None  # refused before the hours of the attacks
-        kept = Path(folder or temporary)
-        if folder is not None:
-            kept.mkdir(parents=True, exist_ok=True)
-            _check_same(kept, own, inputs, targets, {"engine": engine, "batch_size": size, "seed": int(seed)})
+        kept = stored or Path(temporary)
+        if stored:
+            _check_same(kept, own, inputs, targets, {"engine": engine, "batch_size": size, "seed": number})
         run = _Run(fitted, size, engine, kept, clock, say)
         certified = _certified(run, network, inputs, targets, names) if network is not None else None
         reports = [_attacked(run, inputs[attacked], targets[attacked], spec) for spec in specs]
@@ -178,8 +191,7 @@ def load_images(track: str, count: int | None = None) -> tuple[torch.Tensor, tor
         raise BenchmarkError(f"the test images of {track} have sha256 {test.digest()}, the track pins {pinned}")
     index = evaluation_index(len(test), rules.evaluation.images, rules.evaluation.seed)
     if count is not None:
-        allowed = range(1, len(index) + 1)
-        index = index[: own_model.whole("count", count, allowed, f"from 1 to the {len(index)} images of {track}")]
+        index = index[: own_model.whole("count", count, range(1, len(index) + 1), f"from 1 to {len(index)}")]
     chosen = test.take(index)
     return torch.from_numpy(chosen.floats()), torch.from_numpy(chosen.labels)
 

@@ -50,22 +50,22 @@ def check_engine(engine: object) -> None:
         raise BenchmarkError(f"unknown engine {engine!r}{near_miss(str(engine), get_args(Engine))}")
 
 
-def radius(norm: Norm, eps: Any, images: torch.Tensor) -> float:
+def radius(norm: Norm, eps: Any, images: torch.Tensor, name: str = "eps") -> float:
     """Return a radius in pixels for images (n, c, h, w), from any real number, also numpy's and 0-d tensors, or from text
-    such as "8/255". Raise a BenchmarkError for anything else, bools too.
+    such as "8/255". Raise a BenchmarkError, which calls it `name`, for anything else, bools too.
     """
     if getattr(eps, "ndim", 0):
-        raise BenchmarkError(f"eps has shape {tuple(eps.shape)}; give one number from 0 on, in pixels of [0, 1]")
+        raise BenchmarkError(f"{name} has shape {tuple(eps.shape)}; give one number from 0 on, in pixels of [0, 1]")
     value = as_number(eps.item() if hasattr(eps, "item") else eps)
     if isinstance(value, bool) or not isinstance(value, SupportsFloat) or not 0 <= float(value) < float("inf"):
-        raise BenchmarkError(f"eps {eps!r} is no radius; give a number from 0 on, in pixels of [0, 1]")
+        raise BenchmarkError(f"{name} {eps!r} is no radius; give a number from 0 on, in pixels of [0, 1]")
     size = float(value)
     if norm == "Linf" and size > 1:
         raise BenchmarkError(f"Linf eps {size:g} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
     if images.ndim == 4 and len(images):
         channels, height, width = images.shape[1:]
         if problem := radius_problem(ThreatModel(norm=norm, eps=size), (channels, height, width)):
-            raise BenchmarkError(f"{problem}, so 128/255 is 0.502")
+            raise BenchmarkError(f"{problem.replace('eps', name)}, so 128/255 is 0.502")
     return size
 
 
@@ -76,7 +76,7 @@ def whole(name: str, given: SupportsIndex, allowed: range, words: str) -> int:
     except TypeError:
         value = None
     if value is None or value not in allowed:
-        raise BenchmarkError(f"{name} {given!r} is none; give a whole number {words}")
+        raise BenchmarkError(f"{name} must be a whole number {words}, not {given!r}")
     return value
 
 

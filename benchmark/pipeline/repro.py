@@ -31,7 +31,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 from benchmark.sandbox import forks
 from benchmark.specs import tracks
-from benchmark.specs.rows import Row, load_row, load_rows
+from benchmark.specs.rows import NO_ROWS, Row, load_row, load_rows
 from benchmark.specs.run_settings import run_settings
 from benchmark.studies.grids import Grid
 
@@ -217,7 +217,7 @@ def chosen_rows(track: str, names: Sequence[str], everything: bool) -> tuple[lis
     tracks.load(track)
     named, rows = [load_row(track, name) for name in dict.fromkeys(names)], load_rows(track)
     if not rows and track != generate.DEFAULT_TRACK:
-        raise BenchmarkError(f"no submission enters track {track!r} yet; add a variant for it to a submission.yaml")
+        raise BenchmarkError(NO_ROWS.format(track))
     if named:
         return named, []
     everything = everything and not all(row.default for row in rows)

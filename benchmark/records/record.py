@@ -5,7 +5,7 @@ Units: every radius is in pixels of [0, 1] at the data set's native resolution. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
@@ -101,6 +101,12 @@ def headline(record: Record) -> dict[str, Proportion]:
     smoothed = record.smoothed.certified if record.smoothed else ()
     numbers |= {f"smoothed {c.threat.label}": c.accuracy for c in smoothed}
     return numbers | ({"corrupted": record.corrupted.accuracy} if record.corrupted else {})
+
+
+def order(numbers: Mapping[str, Proportion], names: Sequence[str], row: str) -> tuple[float | str, ...]:
+    """Return the key by which tables sort rows: robust accuracies (without attacks clean), certified ones, clean, name."""
+    robust, certified = ([name for name in names if name.startswith(kind)] for kind in ("robust", "certified"))
+    return (*(-numbers[key].value if key in numbers else 1.0 for key in (*(robust or ["clean"]), *certified, "clean")), row)
 
 
 def on_other_images(records: Iterable[Record]) -> str:

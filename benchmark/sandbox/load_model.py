@@ -39,7 +39,7 @@ def load_model(
             or no sandbox on this machine.
     """
     with contextlib.chdir(paths.home()):
-        loaded = at_hand(load_row(track, row))
+        loaded = at_hand(load_row(track, row, option='track="{}"'))
         if given := loaded.given:
             path = paths.PUBLISHED / loaded.track.name / f"{loaded.name}.json"
             recorded = files.read_model(path, Record, AGAIN).sha256.get("weights")

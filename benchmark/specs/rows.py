@@ -17,6 +17,8 @@ from benchmark.specs.threat import AttackSpec
 from benchmark.specs.track import ADAPTIVE, Track
 from benchmark.specs.training import radius_problem, recipe_problem
 
+NO_ROWS = "no submission enters track {!r} yet; add a variant for it to a submission.yaml"
+
 
 @dataclass(frozen=True)
 class Network:
@@ -135,19 +137,20 @@ class Row:
         return self.source.weights if self.source else None
 
 
-def load_row(track: str, name: str) -> Row:
-    """Return the row `<submission>-<variant>` of a track.
+def load_row(track: str, name: str, option: str = "--track {}") -> Row:
+    """Return the row `<submission>-<variant>` of a track; `option` is how the caller gives another track.
 
-    Raise BenchmarkError for an unknown track, submission or variant (the near miss is suggested), or settings that do
-    not fit.
+    Raise BenchmarkError for an unknown track, submission or variant (with the near miss), or settings that do not fit.
     """
+    if not isinstance(name, str):
+        raise BenchmarkError(f"the row is a {type(name).__name__}; give its name, <submission>-<variant>")
     submission, _, variant = name.partition("-")
     if not variant:
         rows = [f"{s.name}-{v}" for s, v in submissions.rows(track)]
         raise BenchmarkError(f"{name!r} names no row: use <submission>-<variant>{near_miss(name, rows)}")
     loaded = submissions.load(submission)
     rules = tracks.load(track)
-    settings = submissions.settings(loaded, variant, track)
+    settings = submissions.settings(loaded, variant, track, option)
     place = f"submissions/{submission}/submission.yaml: variant {variant} on {track}"
     taken = {spec.id: suite for suite, specs in rules.suites.items() for spec in specs}
     for spec in settings.adaptive:
@@ -187,7 +190,7 @@ def initial_settings(settings: VariantOnTrack, track: str, place: str) -> Varian
         submission, _, variant = start.row.partition("-")
         try:
             tracks.load(track)
-            settings = submissions.settings(submissions.load(submission), variant, track)
+            settings = submissions.settings(submissions.load(submission), variant, track, "`track: {}`")
         except BenchmarkError as error:
             raise BenchmarkError(f"{place}: init_from: {error}") from None
     return settings

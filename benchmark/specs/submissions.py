@@ -33,6 +33,8 @@ def load(name: str) -> Submission:
     if path.with_suffix(".yml").exists():
         _check_file(path, ", but submission.yml is there; rename it")
     if not path.exists():
+        if folder.name == name and folder.is_dir():
+            _check_file(path, "")
         raise BenchmarkError(f"unknown submission {name!r}{near_miss(name, names())}")
     _check_links(folder)
     _check_file(path, "")
@@ -136,14 +138,15 @@ def _check_name(part: str, place: str) -> None:
         raise BenchmarkError(f"{place}: {part!r} is the name of a test, not of a component; rename its file")
 
 
-def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:
-    """Return a variant's settings on a track. Raise a BenchmarkError for one that is unknown or does not enter the track."""
+def settings(submission: Submission, variant: str, track: str, option: str = "--track {}") -> VariantOnTrack:
+    """Return a variant's settings on a track; raise a BenchmarkError where it has none, with the `option` for another."""
     if variant not in submission.variants:
         raise BenchmarkError(f"{submission.name} has no variant {variant!r}{near_miss(variant, submission.variants)}")
     entry = submission.variants[variant].tracks.get(track)
     if entry is None:
-        entered = submission.variants[variant].tracks
-        raise BenchmarkError(f"{submission.name} {variant} does not enter track {track!r}{near_miss(track, entered)}")
+        entered = sorted(submission.variants[variant].tracks)
+        where = f"{' and '.join(entered)}: give {' or '.join(map(option.format, entered))}" if entered else "none"
+        raise BenchmarkError(f"{submission.name}-{variant} is not on track {track}; it is on {where}")
     return entry
 
 

@@ -18,6 +18,8 @@ def names() -> list[str]:
 
 def load(name: str) -> Track:
     """Return a track by name. Raise a BenchmarkError for an unknown track or key (with the near miss), or a bad value."""
+    if not isinstance(name, str):
+        raise BenchmarkError(f"the track is a {type(name).__name__}; give its name, such as 'digits'")
     path = FOLDER / f"{name}.yaml"
     if not path.exists():
         raise BenchmarkError(f"unknown track {name!r}{near_miss(name, names())}")

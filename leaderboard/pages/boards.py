@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from benchmark.records.comparison import ERROR, mcnemar
@@ -13,7 +13,7 @@ from benchmark.records.record import Record
 from benchmark.specs.submission import Paper
 from leaderboard.charts.overview import overview
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row, ball, by_rank, common_radius, headline_columns, out_of_reach, smoothing_reach
+from leaderboard.rank import Row, ball, common_radius, headline_columns, out_of_reach, smoothing_reach
 from leaderboard.site import Site
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie
 from leaderboard.times import BUDGETS
@@ -53,7 +53,6 @@ class View:
 
 
 def write_pages(site: Site, board: Board) -> None:
-    board = replace(board, rows=by_rank(board.rows))
     charts = overview(board.rows, board.track)
     for chart in charts:
         site.write(chart.file, chart.csv)
@@ -165,12 +164,13 @@ def architecture(record: Record) -> str:
 
 
 def norms(board: Board) -> list[str]:
-    """Return what rows can be chosen by: "robust in Linf", "certified in L2", where a row has such a number above 0."""
+    """Return what rows can be chosen by: "robust in Linf", "certified in L2", where a row has such a number."""
+    beyond = out_of_reach(board.track)
     present = {
         f"{name.split()[0]} in {name.split()[1]}"
         for row in board.rows
         for name, cell in zip(board.columns, row.cells, strict=True)
-        if cell is not None and cell.count and name.split()[0] in KINDS
+        if cell is not None and name not in beyond and name.split()[0] in KINDS
     }
     return sorted(present)
 

@@ -20,7 +20,7 @@ from benchmark.records.comparison import ERROR, better, mcnemar
 from leaderboard.charts.sandwich import overlay, shares
 from leaderboard.image_radii import ImageRadii, ball_radii
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row, ball, by_rank, out_of_reach
+from leaderboard.rank import Row, ball, out_of_reach
 from leaderboard.site import Site
 
 ALL_PAIRS = 20  # rows, up to which the page has a table of all pairs
@@ -48,7 +48,6 @@ class Pair:
 
 
 def write_pages(site: Site, board: Board) -> None:
-    board = replace(board, rows=by_rank(board.rows))
     sprite = _clean_sprite(board)
     if sprite:
         site.write("compare/images.png", sprite[0])

@@ -24,7 +24,7 @@ from leaderboard.pages.board_data import Board
 from leaderboard.pages.model_evidence import WHOLE, evidence_csv, evidence_table
 from leaderboard.pages.model_images import PICTURES, pictures, settled, state, words
 from leaderboard.pages.papers import shown
-from leaderboard.rank import Row
+from leaderboard.rank import Row, out_of_reach
 from leaderboard.record_claims import compare
 from leaderboard.seeds import belongs_on_page
 from leaderboard.site import Site
@@ -57,7 +57,7 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, im
     text = board.render(
         "model.html", "../../", row=row, headline=board.headline, sandwich=charts["sandwich"], radii=charts["radii"],
         on_attacked=_on_attacked(board, row, images), settled=settled(images, board.marks),
-        attacked=images.n, distances=images.distances,
+        attacked=images.n, distances=images.distances, beyond=out_of_reach(board.track),
         claims=compare(row, board.columns), studies=studies,
         verdict=verdict(record, row.contributions, len(row.trainings.seeds) if row.trainings else 0),
         curves=reliability_charts(record), shown=pictures(source, evidence, record) if source else None,
@@ -146,7 +146,7 @@ def commands(row: Row) -> list[tuple[str, str]]:
     record = row.record
     name, track = record.row, f"--track {record.track}"
     lines = [
-        ("Evaluate all that is stored again, in seconds", f"rvb verify {name} {track}"),
+        ("Check it: what is stored if you built it, else a few attacks anew", f"rvb verify {name} {track}"),
         ("Rebuild every number: train, attack and certify again", f"rvb repro {name} {track}"),
         ("The whole board", f"rvb repro {track}"),
     ]

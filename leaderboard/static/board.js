@@ -40,7 +40,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const norms = new Set();
     names.forEach((name, k) => {
       const [kind, of] = name.split(" ");
-      if (own[k] && of && kind !== "clean") norms.add(`${kind} in ${of}`);
+      if ((own[k] ?? null) !== null && of && kind !== "clean") norms.add(`${kind} in ${of}`);
     });
     const text = (row.cells[1].textContent + " " + numbers.papers[submission]).toLowerCase();
     const [architecture, trained, certificate] = numbers.traits[place].map((value, k) => numbers.known[k][value]);
@@ -66,6 +66,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
 
   // The column of the track's own number of a kind at the chosen radius, which every model has been tested at; -1 for none.
   const tested = (k) => {
+    if (kinds[k - anywhere] === "robust" && radius() === 0) return 2; // clean accuracy
     const at = names.findIndex((name) => name.startsWith(`${kinds[k - anywhere]} L2 `) && Math.abs(Number(name.split(" ")[2]) / radius() - 1) < 1e-5);
     return at < 0 ? -1 : at + 2;
   };
@@ -94,7 +95,8 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     small.textContent = untested && !placed ? "none: a bound" : `by ${title}`;
   }
 
-  const limit = (k) => (bound(k) ? `, ${bound(k)[0]}` : "");
+  const beyond = (k) => kinds[k - anywhere] === "smoothed" && radius() > numbers.reach; // no noise certifies this radius
+  const limit = (k) => (bound(k) && !beyond(k) ? `, ${bound(k)[0]}` : "");
 
   // A number's name as its column writes it.
   const shortName = (name) => words(2 + names.indexOf(name));
@@ -127,19 +129,18 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       const own = tested(k);
       heads[k].querySelector("button").replaceChildren(kind, document.createElement("br"), `L2 ${far.textContent}`, limit(k));
       sort.options[k].text = `${kind} L2 ${far.textContent}${limit(k)}`;
-      const beyond = kind === "smoothed" && radius() > numbers.reach;
       for (const { id, keys } of facts) {
         const counts = RADII.rows[id]?.[kind];
-        keys[k] = own >= 0 ? keys[own] : counts && !beyond ? counts[at + 1] / counts[0] : null;
+        keys[k] = own >= 0 ? keys[own] : counts && !beyond(k) ? counts[at + 1] / counts[0] : null;
       }
     });
     const attacked = names.filter((name) => name.startsWith("robust L2 ")).map((name) => name.split(" ")[2]).join(" and ");
     const [robust, certified] = ["robust", "certified"].map((kind) => anywhere + kinds.indexOf(kind));
-    const about = !kinds.includes("robust") ? "" : bound(robust)
+    const about = !kinds.includes("robust") ? "" : radius() === 0 ? "At radius 0 robust accuracy is clean accuracy. " : bound(robust)
       ? `No attack was run at this radius${attacked && ` (they were at ${attacked})`}: robust accuracy is at most the number shown and at least what is certified, and has no rank. `
       : "Every model was attacked at this radius; ranks are those of the tests. ";
     const voted = anywhere + kinds.indexOf("smoothed");
-    const votes = kinds.includes("smoothed") && bound(voted) ? " Smoothed numbers are at least those shown: sampling may stop once the columns' own radii are decided." : "";
+    const votes = kinds.includes("smoothed") && bound(voted) && !beyond(voted) ? " Smoothed numbers are at least those shown: sampling may stop once the columns' own radii are decided." : "";
     document.getElementById("known-there").textContent = about
       + (kinds.includes("certified") ? `Certified numbers are exact at any radius${tested(certified) < 0 ? "; their order here is not tested" : ""}.` : "") + votes;
   }
@@ -257,17 +258,19 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     choose();
   }
 
-  // "1.5M" is 1,500,000; what is no number bounds nothing.
+  // "1.5M" is 1,500,000; NaN for what is no number.
   function amount(text) {
-    const [, digits, power] = text.match(/^([\d.,]+)\s*([kMGT]?)$/i) ?? [];
-    return digits ? parseFloat(digits.replaceAll(",", "")) * 1000 ** " KMGT".indexOf((power || " ").toUpperCase()) : Infinity;
+    const [, digits, power] = text.trim().match(/^([\d,]*\.?\d+|[\d,]*\d\.)\s*([kMGT]?)$/i) ?? [];
+    return digits ? Number(digits.replaceAll(",", "")) * 1000 ** " KMGT".indexOf((power || " ").toUpperCase()) : NaN;
   }
 
   function choose() {
     const asked = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const wrong = CHOICES.map((name) => boxes[name]).filter((box) => !box.options && box.value.trim() && Number.isNaN(amount(box.value)));
+    for (const box of Object.values(boxes)) if (!box.options) box.setAttribute("aria-invalid", String(wrong.includes(box)));
     const fits = (fact) => asked.every((word) => fact.text.includes(word)) && CHOICES.every((name) => {
       const value = boxes[name].value.trim();
-      return !value || (boxes[name].options ? has(fact, name, value) : fact.costs[name] <= amount(value));
+      return !value || wrong.includes(boxes[name]) || (boxes[name].options ? has(fact, name, value) : fact.costs[name] <= amount(value));
     });
     const stay = sorted.filter(fits);
     const first = whole ? stay : stay.slice(0, FIRST);
@@ -280,6 +283,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     more.hidden = seen.length === stay.length;
     more.textContent = `Show all ${stay.length}`;
     document.getElementById("count").textContent = stay.length ? `${stay.length} of ${facts.length} models` : `None of ${facts.length} models matches. Reset shows all`;
+    for (const box of wrong) document.getElementById("count").textContent += `. “${box.value.trim()}” is no number, so it filters nothing: write it as 10M`;
   }
 
   // Names the leader of each budget by the robust and certified numbers of the tabs, and with how many ranks its own overlaps.
@@ -320,8 +324,8 @@ addEventListener("DOMContentLoaded", () => { // after times.js
         cell.append(`${best.row.cells[k + 2].querySelector("b").textContent}% `, link(best), note);
       }
     }
-    const known = facts.filter(({ id }) => times[id]?.training !== undefined).length;
-    table.createCaption().textContent = `Of ${known} of ${facts.length} models the cost of training is published.`;
+    const known = facts.filter((fact) => fact.budgets.length).length;
+    table.createCaption().textContent = `${known} of ${facts.length} models ${known === 1 ? "is" : "are"} within a budget, by the published cost of training.`;
     box.hidden = !budgets.length;
   }
 

@@ -77,6 +77,7 @@ def test_a_model_with_weights_is_evaluated_and_its_report_written(model) -> None
         (["no.such:build"], "no.such does not import: ModuleNotFoundError"),
         (["model.py:build", "--weights", "none.pt"], "there is no file none.pt"),
         (["model.py:build", "--attack", "Linf"], "'Linf' is no attack"),
+        (["model.py:build", "--attack", "none", "--attack", "L2 1"], "--attack none stands beside other attacks"),
         (["model.py:build", "--device", "cuda:77"], "the model does not go to cuda:77: "),
         (["model.py:build", "--save", "report.pdf"], "a report is saved as .html"),
         (["model.py:fails", "--save", "model.py/x.html"], "cannot write into the folder model.py ("),
@@ -120,7 +121,7 @@ def test_a_safetensors_file_has_any_name_and_of_several_weights_the_loaded_ones_
 @pytest.mark.parametrize("count", [101, 0, -1, 2.5])
 def test_a_count_of_images_that_the_track_does_not_have_is_refused(count, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BenchmarkError, match=rf"^count {count} is none; .* from 1 to the 100 images of digits$"):
+    with pytest.raises(BenchmarkError, match=rf"^count must be a whole number from 1 to 100, not {count}$"):
         benchmark.load_images("digits", count)
 
 

@@ -159,6 +159,8 @@ def test_a_bad_submission_yaml_is_found(folder, old, new, name, words) -> None:
     assert words in failed()[name]
     (folder / "submission.yaml").rename(folder / "submission.yml")
     assert failed()["schema"].endswith("/submission.yaml is missing, but submission.yml is there; rename it")
+    (folder / "submission.yml").unlink()
+    assert failed()["schema"].endswith("submission.yaml is missing")
 
 
 @pytest.mark.slow

@@ -67,11 +67,11 @@ BAD = [
     ("engine", "fsat", "unknown engine 'fsat'; did you mean 'fast'"),
     ("device", "cuda", r"the model is on cpu, not on cuda; move it with model\.to\('cuda'\)"),
     ("device", "gpu", "unknown device 'gpu'"),
-    ("batch_size", 0, "batch_size 0 is none; give a whole number from 1 on"),
-    ("batch_size", 2.5, r"batch_size 2\.5 is none"),
-    ("batch_size", True, "batch_size True is none"),
-    ("seed", -1, "seed -1 is none; give a whole number from 0"),
-    ("seed", None, "seed None is none"),
+    ("batch_size", 0, "batch_size must be a whole number from 1 on, not 0"),
+    ("batch_size", 2.5, r"batch_size must be a whole number from 1 on, not 2\.5"),
+    ("batch_size", True, "batch_size must be a whole number from 1 on, not True"),
+    ("seed", -1, "seed must be a whole number from 0 to .*, not -1"),
+    ("seed", None, "seed must be a whole number .*, not None"),
 ]
 
 

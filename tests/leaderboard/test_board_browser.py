@@ -27,7 +27,7 @@ TRACK = tracks.load("digits")
 
 def records() -> list[Record]:
     made = [
-        record("Best", 70, 30, title="A strong model"),
+        record("Best", 70, 30, title="A strong model", certified=0),
         record("Certain", 68, 60, title="A certified ViT", certified=60),
         record("Weak", 10, 20, title="A weak ViT", certified=20),
         record("Given", 30, 40, title="Taken over").model_copy(update={"trust": "re-evaluated"}),
@@ -58,10 +58,10 @@ def write(folder: Path, made: list[Record]) -> str:
         site.copy(f"static/{path.name}", path)
     site.write(vega.SCRIPT, vega.script())
     site.write("times.js", f"const TIMES = {json.dumps(TIMES)};\n")
-    counts = {row.row: {"robust": [100, 97, 96, row.robust[1].accuracy.count]} for row in made}
-    for row, certified in (("Certain-v", [100, 70, 5, 0]), ("Weak-v", [100, 20, 19, 0])):
+    counts = {row.row: {"robust": [100, 97, 96, row.robust[1].accuracy.count, 0]} for row in made}
+    for row, certified in (("Certain-v", [100, 70, 5, 0, 0]), ("Weak-v", [100, 20, 19, 0, 0])):
         counts.setdefault(row, {})["certified"] = certified
-    site.write("radii.js", f"const RADII = {json.dumps({'radii': [0, 0.3, 0.5], 'rows': counts})};\n")
+    site.write("radii.js", f"const RADII = {json.dumps({'radii': [0, 0.3, 0.5, 1], 'rows': counts})};\n")
     for row in made:
         site.write(f"models/{row.row}/index.html", f"<title>{row.row}</title>")
     return f"file://{folder}/index.html"
@@ -103,7 +103,7 @@ def test_every_column_sorts_both_ways_and_ranks_by_itself_with_dashes_last(board
     assert board.execute_script(RANKS) == ranks
     assert "by certified L2 0.1" in board.find_element("css selector", ".board thead th").text
     board.find_element("id", "turn").click()
-    assert shown(board) == ["Weak", "Certain", "Best", "Given"]
+    assert shown(board) == ["Best", "Weak", "Certain", "Given"]
     choose(board, "sort", "training, s")
     assert shown(board)[0] == "Weak"
     assert len(board.find_elements("css selector", "[aria-sort]")) == 1
@@ -126,13 +126,19 @@ def test_a_tab_shows_and_ranks_by_the_numbers_of_its_threat_and_draws_them(board
     assert (board.find_element("id", "far").text, shown(board)) == ("0.5", ["Certain", "Given", "Best", "Weak"])
     assert board.execute_script(RANKS) == tested, "the track's own radius, at which all were attacked"
     slide(board, 0)
-    assert board.execute_script(heads)[2:-1] == ["clean", "robust L2 0, at most", "certified L2 0", "smoothed L2 0, at least"]
-    assert shown(board) == ["Certain", "Weak", "Best", "Given"]
+    assert board.execute_script(heads)[2:-1] == ["clean", "robust L2 0", "certified L2 0", "smoothed L2 0, at least"]
+    assert shown(board) == ["Weak", "Certain", "Given", "Best"], "as by clean accuracy"
+    assert board.find_element("css selector", "tr[data-row=Weak-v] td:nth-child(13) b").text == "99.0"
+    about = board.find_element("id", "known-there")
+    assert about.text.startswith("At radius 0 robust accuracy is clean accuracy. Certified")
+    slide(board, 3)
+    assert board.execute_script(heads)[5] == "smoothed L2 1", "which no noise certifies"
+    assert "Smoothed" not in about.text
     slide(board, 1)
     assert shown(board) == ["Weak", "Certain", "Best", "Given"], "at another radius they change places"
     assert board.execute_script(RANKS) == ["1", "2", "–", "–"]
     assert board.execute_script(heads)[0] == "order by certified L2 0.3"
-    assert "No attack was run at this radius (they were at 0.5 and 1)" in board.find_element("id", "known-there").text
+    assert "No attack was run at this radius (they were at 0.5 and 1)" in about.text
     assert board.find_element("css selector", "tr[data-row=Best-v] td:nth-child(13)").text == "≤ 96.0"
     cell = board.find_element("css selector", "tr[data-row=Weak-v] td:nth-child(14)")
     interval = Proportion.of(19, 100)
@@ -169,7 +175,7 @@ def test_rows_are_chosen_by_text_traits_and_costs_and_none_is_said(board) -> Non
     find.send_keys(Keys.BACKSPACE * 20)
     board.find_element("css selector", ".filters summary").click()
     for box, words, left in (
-        ("norm", "certified in L2", ["Certain", "Weak"]), ("norm", "any", ["Best", "Certain", "Given", "Weak"]),
+        ("norm", "certified in L2", ["Best", "Certain", "Weak"]), ("norm", "any", ["Best", "Certain", "Given", "Weak"]),
         ("tier", "re-evaluated", ["Given"]),
         ("tier", "any", ["Best", "Certain", "Given", "Weak"]), ("budget", "1 GPU-hour", ["Certain", "Weak"]), ("paper", "Best", []),
     ):  # fmt: skip
@@ -182,15 +188,18 @@ def test_rows_are_chosen_by_text_traits_and_costs_and_none_is_said(board) -> Non
     ]
     assert not board.find_element("id", "certificate").is_displayed(), "a choice that keeps all"
     board.find_element("id", "reset").click()
-    for box, most, left in (("parameters", "1.2k", 0), ("parameters", "1,234", 4), ("flops", "0.1M", 4)):
+    for box, most, left in (("parameters", "1.2k", 0), ("parameters", "1,234", 4), ("flops", "0.1M", 4), ("flops", "ten", 4)):
         board.find_element("id", box).send_keys(most)
         assert len(shown(board)) == left, (box, most)
+        wrong = most == "ten"
+        assert board.find_element("id", box).get_attribute("aria-invalid") == str(wrong).lower()
+        assert (f"“{most}” is no number" in count.text) is wrong
         board.find_element("id", "reset").click()
 
 
 def test_each_budget_names_its_leaders_and_how_many_ranks_overlap_theirs(board) -> None:
     board.find_element("css selector", "#budgets summary").click()
-    assert board.find_element("css selector", "#budgets caption").text.startswith("Of 2 of 4 models")
+    assert board.find_element("css selector", "#budgets caption").text.startswith("2 of 4 models are within a budget")
     heads = [head.text for head in board.find_elements("css selector", "#budgets thead th")]
     assert heads == ["number", "10 GPU-minutes", "1 GPU-hour"]  # nobody is in the third
     columns = [board.find_elements("css selector", f"#budgets tbody td:nth-child({place})") for place in (2, 3)]

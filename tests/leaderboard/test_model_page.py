@@ -7,11 +7,12 @@ import json
 import re
 from pathlib import Path
 
+import model_site
 import pyarrow.csv
 import pytest
 import site_rows
 from model_site import TRACK, evidence, row
-from tiny_record import proportion
+from tiny_record import proportion, record
 
 from benchmark.records.contributed import BrokenImage, Contribution
 from benchmark.records.study_table import Spread
@@ -126,6 +127,16 @@ def test_every_page_is_whole_and_what_submissions_say_is_data(site) -> None:
         local = ("../", "static/", "times.js", "radii.js")
         assert all(made.get("type") == "application/json" or made["src"].startswith(local) for made in scripts)
     assert "x" * 1000 not in (site / "compare/index.html").read_text(), "the list of rows has short titles"
+
+
+def test_no_smoothed_number_is_beyond_the_reach_of_the_noise(tmp_path, monkeypatch) -> None:
+    smoothed = record("A", 40, 30, smoothed=50).smoothed.model_dump()
+    far = [{**smoothed["certified"][0], "threat": {"norm": "L2", "eps": eps}} for eps in (0.1, 0.25, 0.5)]
+    coarse = TRACK.smoothing.model_copy(update={"n": 40})  # reaches 0.17
+    monkeypatch.setattr(model_site, "TRACK", TRACK.model_copy(update={"smoothing": coarse}))
+    text = (model_site.page(row(smoothed={**smoothed, "certified": far}), tmp_path) / "index.html").read_text()
+    assert "Smoothed version: 50.0% at L2 0.1</summary>" in text
+    assert "smoothed version, certified L2 0.25" not in text
 
 
 def test_the_page_is_in_the_order_of_a_readers_questions(site) -> None:

@@ -43,7 +43,7 @@ def declared(**more) -> DeclaredPaper:
         "studies": {
             **study("grid", "Table 9", cells=[{"name": "a"}, {"name": "b"}, {"name": "never <run>"}]),
             **study("table10", "Table 10", claims={"all": {"clean": 0.123}}, note="Smaller, as `x <`."), **study("table2", "Table 2"),
-            **study("v-seeds", "seeds 0 to 4"),
+            **study("v-seeds", "seeds 0 to 4"), **study("mixers", "this project's"),
         },
     }  # fmt: skip
     return DeclaredPaper.model_validate(content | more)
@@ -125,6 +125,7 @@ def test_the_summary_counts_every_printed_number(tmp_path) -> None:
     counts = [text_of(item) for item in re.findall(r"<li[^>]*>(.*?)</li>", summary)]
     assert counts == ["1 ≈ within the seeds", "1 ▼ rebuilt below", "1 – not run"]
     contents = lines(page, "tables and figures")[1:]
+    assert contents.pop()[:1] == ["The mixers this project's"]
     assert [line[0] for line in contents] == ["Table 2 The table2", "Table 9 A <study>", "Table 10 The table10"]
     assert [line[1].partition(" ")[0] for line in contents] == ["not", "run", "not"]
     assert contents[1][2:] == ["2", "1", "0", "1", "1 hold, 0 opposite, 0 not shown"]
@@ -132,7 +133,7 @@ def test_the_summary_counts_every_printed_number(tmp_path) -> None:
     row = index.partition('href="Sub/index.html"')[2].partition("</tr>")[0]
     cells = dict(re.findall(r'data-of="([^"]+)">(.*?)</td>', row))
     assert cells == {
-        "year": "2024", "rows": "1", "tables and figures run": "1 of 3", "numbers printed": "3", "within": "1",
+        "year": "2024", "rows": "1", "tables and figures run": "1 of 4", "numbers printed": "3", "within": "1",
         "above": "0", "below": "1", "not run": "1",
     }  # fmt: skip
     assert "<code>Idle</code>" in index.partition("Declared, nothing run yet")[2]

@@ -41,9 +41,13 @@ def test_published_weights_are_loaded_where_nothing_is_built_and_must_be_the_rec
     (folder / "weights").mkdir(parents=True)
     path = (ROW / "train/model.safetensors").rename(folder / "weights" / f"{NAME}.safetensors")
     words = f"{NAME} has no published weights and is not built on tiny; run `rvb repro {NAME} --track tiny`"
-    for name, refusal in ((NAME, re.escape(words)), ("Tiny2026Linear-smal", "did you mean 'small'")):
+    for name, track, refusal in (
+        (NAME, TRACK, re.escape(words)), ("Tiny2026Linear-smal", TRACK, "did you mean 'small'"),
+        (NAME, "digits", f'^{NAME} is not on track digits; it is on tiny: give track="tiny"$'),
+        (5, TRACK, "^the row is a int; give its name"), (NAME, 5, "^the track is a int; give its name"),
+    ):  # fmt: skip
         with pytest.raises(BenchmarkError, match=refusal):  # there is no Record of the weights
-            benchmark.load_model(name, track=TRACK)
+            benchmark.load_model(name, track=track)
     record = tiny_record.record("Tiny2026Linear", 0, 0).model_copy(update={"sha256": {"weights": files.sha256_file(path)}})
     files.write(folder / f"{NAME}.json", to_json(record))
     assert torch.equal(benchmark.load_model(NAME, track=TRACK)(images), built(images))

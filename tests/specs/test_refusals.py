@@ -146,6 +146,7 @@ UNKNOWN = [
     (lambda: tracks.load("digit"), "unknown track 'digit'; did you mean 'digits'?"),
     (lambda: submissions.load("Wong2020Fat"), "unknown submission 'Wong2020Fat'; did you mean 'Wong2020Fast'?"),
     (lambda: load_row("digits", "Wong2020Fast-lin"), "has no variant 'lin'; did you mean 'linf'?"),
+    (lambda: load_row("cifar10_jpeg", "Wong2020Fast-linf"), "it is on digits: give --track digits"),
     (lambda: load_row("digits", "Wong2020Fast"), "use <submission>-<variant>; did you mean"),
 ]
 

@@ -62,7 +62,7 @@ def test_a_row_goes_on_from_anothers_weights_and_its_record_says_so(linear_row) 
         ("{row: Tiny2026Linear-smal}", "init_from: Tiny2026Linear has no variant 'smal'; did you mean 'small'"),
         ("{row: Tiny2026Liner-small}", "init_from: unknown submission 'Tiny2026Liner'; did you mean 'Tiny2026Linear'"),
         ("{row: Tiny2026Linear-small, track: tine}", "init_from: unknown track 'tine'; did you mean 'tiny'"),
-        ("{row: Tiny2026Linear-small, track: digits}", "init_from: .* does not enter track 'digits'"),
+        ("{row: Tiny2026Linear-small, track: digits}", "init_from: .* it is on tiny: give `track: tiny`"),
         ("{row: Tiny2026Linear-tuned}", "starts from itself in the end"),
         ("{row: Tiny2026Linear}", "init_from.row: String should match"),
     ],

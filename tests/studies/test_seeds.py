@@ -86,7 +86,7 @@ def test_names_that_are_none_are_told_so_and_a_row_that_was_trained_elsewhere_ha
     for name, track, message in (
         ("seeds", "tiny", "has no study 'seeds': it is each row's, such as `rvb study Tiny2026Linear-small seeds`"),
         ("smal-seeds", "tiny", "has no variant 'smal'; did you mean 'small'"),
-        ("small-seeds", "digits", "Tiny2026Linear small does not enter track 'digits'"),
+        ("small-seeds", "digits", "Tiny2026Linear-small is not on track digits; it is on tiny: give --track tiny"),
     ):
         with pytest.raises(BenchmarkError, match=message):
             grids.load("Tiny2026Linear", name, track)

@@ -25,7 +25,7 @@ from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
-from benchmark.specs.rows import Row
+from benchmark.specs.rows import Row, at_hand
 from benchmark.specs.threat import ThreatModel
 
 MOST = 32  # tensors in a file
@@ -35,9 +35,10 @@ NUMBER = 4  # bytes of a float32
 
 @contextmanager
 def evaluator_of(record: Record, row: Row, device: torch.device) -> Iterator[Evaluator]:
-    """Yield the evaluator of a Record's network. Raise a BenchmarkError where its weights or data are not at hand, or the row
-    in the working directory is not the Record's.
+    """Yield the evaluator of a Record's network, by the weights built here or else the published ones. Raise a BenchmarkError
+    where its weights or data are not at hand, or the row in the working directory is not the Record's.
     """
+    row = at_hand(row, record.sha256["weights"])
     if reason := other_row(record, row):
         raise BenchmarkError(f"{record.row}: {reason}; no images can be evaluated with it")
     with opened(record, row, device, Verification.begin(record, "published"), exact=False) as (stored, evaluator):
@@ -102,8 +103,6 @@ def evaluate_file(path: Path, evaluator: Evaluator, record: Record, images: PerI
 
 def _opened(path: Path, shape: torch.Size) -> safe_open:
     """Open the file, if such images can have its size and it begins as safetensors do."""
-    if not path.is_file():
-        raise BenchmarkError(f"{path} is no file; give a safetensors file of adversarial images")
     most = MOST * math.prod(shape) * NUMBER + HEADER
     if path.stat().st_size > most:
         raise BenchmarkError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,10 @@ def test_one_more_image_lowers_the_number_with_its_credit() -> None:
     assert "lowered by adversarial images that others contributed: Jane Doe" in told.output
     assert rvb("regress", "--published").exit_code == 0
     assert rvb("verify", NAME).exit_code == 0, "the Record stays as it was measured"
+    shutil.rmtree("work/tiny")
+    assert f"{NAME}: robust L2 0.5: {before - 1} -> {before - 1} images" in verify().output, "by the published weights"
+    FILE.unlink()
+    assert "contributed.safetensors is no file" in refused()
 
 
 def test_an_image_counts_in_every_ball_that_it_lies_in() -> None:

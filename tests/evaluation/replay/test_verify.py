@@ -80,7 +80,7 @@ def test_a_published_record_alone_is_checked_in_itself() -> None:
     assert content["unchecked"][0].startswith("weights, evidence, adversarial images ")
     result = rvb("verify", "--all")
     assert result.exit_code == 0
-    assert "1 rows hold: 0 replayed, 1 as far as they could be checked" in result.output
+    assert "1 row holds: 0 replayed, 1 as far as they could be checked" in result.output
     broken = json.loads(BY_IMAGE.read_text())["scores"]["robust L2 0.5"].index("0")
     row.change_json(BY_IMAGE, lambda images: images["radii"]["certified"].__setitem__(broken, 0.6))
     gate = "certified, but not robust L2 0.5"
@@ -96,6 +96,7 @@ def test_a_published_record_alone_is_checked_in_itself() -> None:
 def test_in_a_fresh_clone_the_published_weights_are_replayed() -> None:
     """Its images, weights and the package are all that is there."""
     shutil.rmtree("work/tiny")
+    assert ", published in" in rvb("show", NAME).output
     content = row.verification()
     assert (content["tier"], content["lines"]) == ("claimed", [])
     checked = {one["what"]: one["count"] for one in content["checked"]}
