@@ -40,8 +40,9 @@ class Place:
         """
         path = self.folder / f"{name}.safetensors"
         if not path.exists():
-            torch.manual_seed(self.seed)  # so that its draws do not depend on the parts before it
-            checkpoint.keep(path, *make())
+            with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+                torch.manual_seed(self.seed)  # so that its draws do not depend on the parts before it
+                checkpoint.keep(path, *make())
         tensors, history = checkpoint.kept(path)
         return {name: tensor.to(self.device) for name, tensor in tensors.items()}, history
 
