@@ -78,7 +78,7 @@ def rank(
     studies: Sequence[PublishedStudy] = (),
     contributions: Mapping[str, tuple[Contribution, ...]] = MappingProxyType({}),
 ) -> list[Row]:
-    """Return the rows by the first robust accuracy, then by the other robust and certified ones, clean, and name.
+    """Return the rows by their ranks, best and worst; equal ones as all tables sort numbers (`records.record.order`).
 
     Two rows are ordered where images and, if both have one, studies over seeds say so (benchmark/records/comparison.py).
 
@@ -109,7 +109,7 @@ def rank(
                 tuple(contributions.get(row, ())), own,
             )
         )  # fmt: skip
-    return rows
+    return sorted(rows, key=lambda row: (row.best, row.worst))
 
 
 @cache

@@ -89,7 +89,7 @@ def test_a_rank_says_with_which_rows_it_is_tied_and_by_which_test(tmp_path) -> N
     assert tip(index, "D-v") == ""
     assert "button" not in board_row(index, "D-v").partition("</td>")[0], "nothing to be said of a rank that is settled"
     content, place = numbers(index), TRACK_NAMES.index("robust L2 0.5")
-    assert [own[place] for own in content["ranks"]] == ["2-3", "1", "2-3", "4"], "A, with the higher number, is first"
+    assert [own[place] for own in content["ranks"]] == ["1", "2-3", "2-3", "4"], "B, of ranks 1 to 2, stands before A"
 
 
 def test_of_many_tied_rows_the_nearest_are_named_and_the_rest_counted(tmp_path) -> None:
