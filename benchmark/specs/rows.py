@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from benchmark.runtime import files
@@ -39,7 +39,7 @@ class Network:
     measures: tuple[MeasureSpec, ...]
     start: Row | None = None
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its folder in the study's. It does not change where the study gets other cells."""
         words = re.sub("[^A-Za-z0-9]+", "_", self.cell)[:40].strip("_") or "cell"
