@@ -165,9 +165,9 @@ def _counted(column: Column, entry: Entry, n: int) -> Proportion | None:
 
 def _obstacle(study: Study, column: Column, value: float, n: int, stated: Iterable[Claim]) -> Obstacle | None:
     """Return why a printed number is not comparable with the rebuilt one; None if a claim states it for the same thing."""
-    if study.claims_comparable:
-        return None
     measure = measure_named(study, column.label)
+    if measure and measure.label in study.claims_comparable:
+        return None
     claims = (claim for claim in stated if math.isclose(claim.value, value, abs_tol=1e-9))
     obstacles = [obstacle(claim, study.track, _name(measure, column), n) for claim in claims]
     return min(obstacles, key=lambda o: (o is not None, o == "other data"), default="other data")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from benchmark.attacks.prediction import margins
-from benchmark.runtime.errors import out_of_memory, said
+from benchmark.runtime.errors import of_disk_or_gpu, out_of_memory, said
 
 
 def margin_gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor | None, str]:
@@ -23,7 +23,7 @@ def margin_gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor
             margin = margins(model(probe.clone()), labels).sum()
             gradient = torch.autograd.grad(margin, probe, allow_unused=True)[0] if margin.requires_grad else None
     except RuntimeError as error:
-        if out_of_memory(error):
+        if out_of_memory(error) or of_disk_or_gpu(error):
             raise
         return None, said(error)
     return gradient, "" if gradient is not None else "its logits do not depend on the image by any gradient"

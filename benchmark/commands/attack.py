@@ -21,6 +21,7 @@ from benchmark.records.accuracy import AttackResult, AuditResult
 from benchmark.runtime import code, files, scratch
 from benchmark.runtime.clock import Clock
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.machine import environment
 from benchmark.sandbox import forks
 from benchmark.specs import submissions
 from benchmark.specs.rows import load_row
@@ -76,6 +77,7 @@ def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -
         "settings": settings,
         "weights": files.sha256_file(row.weights),
         "versions": step.versions(),
+        "environment": environment(),
     }
     with scratch.locked(f"{track}/{row.name}/trial-{suite}", identity) as folder:
         outcome = step.run(Work(row, step.name, settings, tuple(step.reads), folder, Clock(folder)))

@@ -15,7 +15,7 @@ from benchmark.attacks.prediction import MIN_ROWS, checked, logits, margins, pad
 from benchmark.evaluation.indicators import RADIUS_STEPS, SAME, allowance, indicator
 from benchmark.evaluation.probes import after_pgd
 from benchmark.records.reliability import FailureIndicator
-from benchmark.runtime.errors import BenchmarkError, out_of_memory
+from benchmark.runtime.errors import BenchmarkError, of_disk_or_gpu, out_of_memory
 from benchmark.specs.threat import ThreatModel
 
 ALONE = 200  # images, at most, that are asked one by one
@@ -72,7 +72,7 @@ def _with_gradients(model: nn.Module, usual: torch.Tensor, images: torch.Tensor,
                 given = padded(images[rows.to(images.device)]).requires_grad_()
                 parts.append(checked(model(given.clone()), len(given))[: len(rows)].detach().float())
     except RuntimeError as error:
-        if out_of_memory(error):
+        if out_of_memory(error) or of_disk_or_gpu(error):
             raise
         return torch.full_like(usual, torch.nan)
     return torch.cat(parts)

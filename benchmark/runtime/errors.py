@@ -30,6 +30,10 @@ class OutOfMemory(BenchmarkError):
     """A sandboxed process ran out of memory."""
 
 
+# not what code that is wrong causes, such as a device-side assert
+LOST_GPU = re.compile(r"CUDA error: .*(is lost|unspecified launch failure|ECC|hardware|unknown error|EXECUTION_FAILED)")
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that GPU or main memory did not suffice, by the words of Python, torch or a process."""
     if isinstance(error, OutOfMemory | MemoryError):
@@ -147,7 +151,7 @@ def of_disk_or_gpu(error: BaseException) -> str:
         where = f" while writing {error.filename}" if error.filename else ""
         return f"the disk is full{where}; free some space and run the same command again, finished work is kept"
     first = str(error).strip().partition("\n")[0]
-    if isinstance(error, RuntimeError) and first.startswith("CUDA error") and not out_of_memory(error):
+    if isinstance(error, RuntimeError) and LOST_GPU.search(first):
         return f"the GPU failed ({first}); see what `nvidia-smi` says, and run the same command again, finished work is kept"
     return ""
 

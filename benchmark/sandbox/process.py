@@ -150,7 +150,9 @@ def _failure(error: BaseException) -> dict[str, Any]:
     place = None if isinstance(error, BenchmarkError) else in_submission(error)
     words = of_disk_or_gpu(error) or (f"{place}: {said(error)}" if place else said(error))
     memory = out_of_memory(error)
-    refused = type(error) is RuntimeError and not memory  # torch's own: there may be no gradient
+    refused = (
+        type(error) is RuntimeError and not memory and not of_disk_or_gpu(error)
+    )  # torch's own: there may be no gradient
     return {"error": words[:LONGEST], "refused": refused, "memory": memory}
 
 

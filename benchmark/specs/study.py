@@ -115,10 +115,10 @@ class Study(Frozen):
     which each is compared: the `first` (if axes vary named cells, of the same name), or the `previous`, on which it
     builds. The first `images` of the track's evaluation images are used and attacked; more than it has are a larger draw
     of its seed. Unless given, the track's rules hold: all are used, and as many attacked as in its rows. `claims` are a
-    paper's numbers by cell and measure, shown and never ranked; with `claims_comparable` they are of the track's images,
-    by the study's measures at their radii. `shares` are the labels of measures of your own that are shares of images:
-    they are shown in percent. `findings` names a function of the submission's findings.py that tests the paper's
-    statements.
+    paper's numbers by cell and measure, shown and never ranked; those of the measures in `claims_comparable` are of the
+    track's images, by the same method at the same radius. `shares` are the labels of measures of your own that are shares
+    of images: they are shown in percent. `findings` names a function of the submission's findings.py that tests the
+    paper's statements.
     """
 
     title: str
@@ -133,7 +133,7 @@ class Study(Frozen):
     images: int | None = Field(default=None, gt=0)
     against: Literal["first", "previous"] = "first"
     claims: dict[str, dict[str, Value]] = Field(default={})
-    claims_comparable: bool = False
+    claims_comparable: tuple[str, ...] = ()
     figure: FigureSpec | None = None
     shares: tuple[str, ...] = ()
     findings: str = Field(default="", pattern=r"^([a-z][a-z0-9_]*)?$")
@@ -168,6 +168,9 @@ class Study(Frozen):
             for cell in measure.cells:
                 if cell not in cells:
                     raise ValueError(f"measure {measure.label!r}: no cell {cell!r}{near_miss(cell, cells)}")
+        for label in self.claims_comparable:
+            if label not in labels:
+                raise ValueError(f"claims_comparable: no measure {label!r}{near_miss(label, labels)}")
         check_distinct([measure.attack for measure in self.measures if measure.attack], "in measures")
         for key, values in self.axes.items():
             if not values:

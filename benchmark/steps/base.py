@@ -180,7 +180,7 @@ class Step(ABC):
             _check_whole(path)
         identity = self.identity()
         key = scratch.key(identity)
-        partial = identity | {"environment": environment()}  # what was begun with other packages is begun again
+        partial = identity | {"environment": environment()}  # other packages, threads or arithmetic: it is begun again
         with scratch.locked(f"{row.home.relative_to(WORK)}/{row.name}/{name}", partial) as kept:
             if not again:
                 if stands(self.folder, key):

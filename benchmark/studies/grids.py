@@ -235,7 +235,7 @@ def load(submission: str, study: str, track: str = "digits") -> Grid:
         raise BenchmarkError(f"{file}: a study's name has letters, digits and '_' only; rename the file")
     spec = read_model(file, Study, files.version(file))
     rules = tracks.load(spec.track)
-    base = submissions.settings(owner, spec.variant, spec.track)
+    base = submissions.settings(owner, spec.variant, spec.track, "`track: {}`")
     cells = {cell.name: _cell_settings(base, cell, owner, rules, f"{file}: cell {cell.name!r}") for cell in spec.grid()}
     grid = Grid(study, spec, rules, owner, cells)
     _check_starts(grid.file, cells)

@@ -112,7 +112,9 @@ def test_numbers_of_other_data_have_no_difference_and_lead_to_the_papers_own(tmp
 @pytest.mark.parametrize("variant", ["v", "other"])
 def test_text_and_claims_are_those_declared_now_where_the_settings_are_those_that_were_run(tmp_path, variant) -> None:
     made = published(VALUES, note="Then.")
-    now = made.study.model_copy(update={"note": "Now.", "variant": variant, "claims": PRINTED, "claims_comparable": True})
+    now = made.study.model_copy(
+        update={"note": "Now.", "variant": variant, "claims": PRINTED, "claims_comparable": ("clean",)}
+    )
     page = pages(tmp_path, board(studies=[made], papers={"Sub": declared(studies={"grid": now})})) / "Sub/index.html"
     assert ("Now." in page.read_text()) == ("claimed and rebuilt" in page.read_text()) == (variant == "v")
 

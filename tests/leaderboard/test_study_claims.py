@@ -46,7 +46,7 @@ def test_a_difference_is_drawn_only_where_the_paper_states_the_number_for_the_sa
     sheet = claim_sheet(made.study.study, made, stated)
     assert [(n.verdict, n.difference is not None) for n in sheet.compared] == [(verdict, verdict == "below")]
 
-    comparable = studied({"a": [0.5, 0.51, 0.52]}, {"a": {"clean": 0.9}}, claims_comparable=True)
+    comparable = studied({"a": [0.5, 0.51, 0.52]}, {"a": {"clean": 0.9}}, claims_comparable=("clean",))
     (number,) = claim_sheet(comparable.study.study, comparable).compared
     assert number.verdict == "below"
 

@@ -45,6 +45,13 @@ def test_a_lost_gpu_is_one_line() -> None:
         errors.run(raising(lost))
 
 
+@pytest.mark.parametrize(
+    "words", ["device-side assert triggered", "no kernel image is available for execution on the device"]
+)
+def test_an_error_of_the_code_is_no_lost_gpu(words) -> None:
+    assert not errors.of_disk_or_gpu(RuntimeError(f"CUDA error: {words}"))
+
+
 def test_another_error_is_no_full_memory() -> None:
     with pytest.raises(RuntimeError, match="shapes differ"):
         errors.run(raising(RuntimeError("shapes differ")))

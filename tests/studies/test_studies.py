@@ -58,6 +58,7 @@ from leaderboard.reading import read_papers
         ("images: 10", "images: 41", "images 41 are more than the 40 test images of tiny"),
         ("seeds: [0, 1]", "seeds: [0, 0]", "the seed 0 stands twice"),
         ("name: slower", "name: as it is", "the cell as it is, bias on stands twice"),
+        ("images: 10", "images: 10\nclaims_comparable: [clear]", "claims_comparable: no measure 'clear'; did you mean 'clean'?"),
         ("draw: bars", "draw: lines, x: model.width", "figure.x 'model.width' is no axis"),
         ("variant: small", "variant: smal", "has no variant 'smal'; did you mean 'small'?"),
         ("track: tiny", "track: tinny", "unknown track 'tinny'; did you mean 'tiny'?"),
