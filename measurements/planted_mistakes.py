@@ -220,7 +220,6 @@ grid attention, keys halved: norms.key * (squares + 1e-300).sqrt() => norms.key 
 ranks turned round: 1 + (signs == -1).sum => 1 + (signs == 1).sum
 no Bonferroni: _most(counted, ERROR / comparisons) => _most(counted, ERROR)
 one-sided McNemar: binom.ppf(error / 2, apart, 0.5) => binom.ppf(error, apart, 0.5)
-the weakest row first: (-numbers[key].value, *rest => (numbers[key].value, *rest
 [leaderboard] tests/leaderboard/test_model_charts.py
 an image broken at the radius stands: radii + ROUNDING, side="right" => radii - 1e-6, side="right"
 [leaderboard] tests/leaderboard/test_site.py -k lost
@@ -361,6 +360,8 @@ scores take all images at once: min(start + batch_size, count)), 1) => min(start
 one network that fails ends the study: if go_on and error.code != INTERRUPTED: => if error.code == INTERRUPTED:
 [studies] tests/studies/test_studies.py -k attacks_the_images
 a study attacks as many as the rows: "attacked": None} => "attacked": rules.attacked}
+[records] tests/leaderboard/test_rank.py
+the weakest row first: (*(-numbers[key].value if key => (*(numbers[key].value if key
 """
 
 
