@@ -179,7 +179,8 @@ def test_a_model_that_hides_is_refused_or_told(trained, name) -> None:
         told = signals()
     except BenchmarkError as error:
         refusal = str(error)
-    assert "get another answer in" in refusal or not told["gradients are those of the answers"]
+    step = "" if name == "below an offset" else "step reliability"
+    assert f"get another answer in {step}" in refusal or not told["gradients are those of the answers"]
 
 
 def test_one_that_ends_its_process_after_false_gradients_keeps_nothing(trained) -> None:
