@@ -354,8 +354,8 @@ patience an epoch too long: warmup_epochs) >= selection.patience => warmup_epoch
 zeros that stay count in the clipped norm: gradient.mul_(mask) => gradient.mul_(1)
 [training] tests/training/test_loop.py -k in_float32
 scores in TensorFloat-32: with tensor_float32(False): value = => with tensor_float32(True): value =
-[runtime] tests/training/test_gpu_steps.py -k memory
-scores take all images at once: min(start + batch_size, count)), 1) => min(start + batch_size, count)), count)
+[training] tests/training/test_gpu_steps.py -k memory
+scores take all images at once: labels[rows], 1.0), len(labels), batch_size, 1) => labels[rows], 1.0), len(labels), batch_size, 99)
 [sandbox] tests/pipeline/test_forks.py
 one network that fails ends the study: if go_on and error.code != INTERRUPTED: => if error.code == INTERRUPTED:
 [studies] tests/studies/test_studies.py -k attacks_the_images

@@ -76,7 +76,6 @@ def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -
         "code": code.digests(*step.entries),
         "settings": settings,
         "weights": files.sha256_file(row.weights),
-        "versions": step.versions(),
         "environment": environment(),
     }
     with scratch.locked(f"{track}/{row.name}/trial-{suite}", identity) as folder:

@@ -16,12 +16,6 @@ def peak() -> int:
     return sum(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
 
 
-def by_rows(call: Callable[[slice], torch.Tensor], count: int, batch_size: int) -> torch.Tensor:
-    """Return `call` of all rows, `batch_size` at a time; fewer where memory does not suffice (`halved`)."""
-    starts = range(0, count, batch_size)
-    return torch.cat([halved(call, slice(start, min(start + batch_size, count)), 1) for start in starts])
-
-
 def halved(call: Callable[[slice], torch.Tensor], rows: slice, least: int) -> torch.Tensor:
     """Return `call(rows)`, one row of a result for each; if memory does not suffice, of both halves, recursively.
 

@@ -41,7 +41,7 @@ class Network:
 
     @cached_property
     def name(self) -> str:
-        """Its folder in the study's. It does not change where the study gets other cells."""
+        """Return the name of its folder in the study's; other cells do not change it."""
         words = re.sub("[^A-Za-z0-9]+", "_", self.cell)[:40].strip("_") or "cell"
         return f"{words}-{files.sha256_bytes(self.cell.encode())[:6]}-{self.seed}"
 

@@ -11,9 +11,8 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from benchmark.attacks.prediction import margins
+from benchmark.attacks.prediction import batched, margins
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.memory import by_rows
 
 if TYPE_CHECKING:  # so that training without penalties does not depend on attention_weights.py
     from benchmark.layers.attention_weights import AttentionWeights
@@ -155,12 +154,13 @@ def share(
     right: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], images: torch.Tensor, labels: torch.Tensor, batch_size: int
 ) -> float:
     """Return the share of images for which `right` holds; it maps images and labels (m,) to (m,) bool."""
-    return int(by_rows(lambda rows: right(images[rows], labels[rows]), len(labels), batch_size).sum()) / len(labels)
+    counted = batched(lambda rows: right(images[rows], labels[rows]), len(labels), batch_size, 1)
+    return int(torch.cat(counted).sum()) / len(labels)
 
 
 def robust_accuracy(
     attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int = 500
 ) -> float:
     """Return the accuracy under the attack at its full radius."""
-    perturbed = by_rows(lambda rows: perturb(attack, model, images[rows], labels[rows], 1.0), len(labels), batch_size)
-    return accuracy(model, perturbed, labels)
+    perturbed = batched(lambda rows: perturb(attack, model, images[rows], labels[rows], 1.0), len(labels), batch_size, 1)
+    return accuracy(model, torch.cat(perturbed), labels)

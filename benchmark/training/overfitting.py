@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from benchmark.attacks.prediction import margins
+from benchmark.attacks.prediction import batched, margins
 from benchmark.records.training import Overfitting
-from benchmark.runtime.memory import by_rows
 from benchmark.specs.threat import AttackSpec
 from benchmark.training.objective import TrainingAttack, perturb
 
@@ -70,4 +69,4 @@ def _robust(attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labe
         with torch.no_grad():
             return margins(model(adversarial), labels[rows]) > 0
 
-    return by_rows(right, len(labels), len(labels))
+    return torch.cat(batched(right, len(labels), len(labels), 1))
