@@ -355,7 +355,7 @@ zeros that stay count in the clipped norm: gradient.mul_(mask) => gradient.mul_(
 [training] tests/training/test_loop.py -k in_float32
 scores in TensorFloat-32: with tensor_float32(False): value = => with tensor_float32(True): value =
 [training] tests/training/test_gpu_steps.py -k memory
-scores take all images at once: labels[rows], 1.0), len(labels), batch_size, 1) => labels[rows], 1.0), len(labels), batch_size, 99)
+scores take all images at once: 1.0), len(labels), batch_size, 1) => 1.0), len(labels), batch_size, 99)
 [sandbox] tests/pipeline/test_forks.py
 one network that fails ends the study: if go_on and error.code != INTERRUPTED: => if error.code == INTERRUPTED:
 [studies] tests/studies/test_studies.py -k attacks_the_images
